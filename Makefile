@@ -1,0 +1,59 @@
+# One command each sets up what it needs, once. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu takes CPU wheels.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CXX ?= g++
+TORCH_INDEX_URL ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo serve test test-unit test-integration lint format bench lock clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(CXX) >/dev/null 2>&1 || { echo "vitscale: no C++ compiler ($(CXX)) found: DeepSpeed compiles its CPU collective with one. Install g++ (Debian: apt-get install g++) or set CXX."; exit 2; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else f"vitscale: Python 3.11 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}: set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing VitScale and what it stands on (torch, Ray, DeepSpeed: several GB, some minutes, once) ..."
+	@$(BIN)/pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch torchvision
+	@$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "Compiling DeepSpeed's CPU collective (about half a minute, once) ..."
+	@CXX=$(CXX) $(BIN)/python -m trainers.compiled_ops
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/vitscale demo
+
+serve: $(READY)
+	@$(BIN)/vitscale serve
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-unit: $(READY)
+	$(BIN)/pytest tests/trainers tests/service tests/api
+
+test-integration: $(READY)
+	$(BIN)/pytest tests/integration tests/faults
+
+test: lint test-unit test-integration
+
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks --output bench.json
+
+# Writes the exact versions of what is installed now; run it after a deliberate upgrade.
+lock: $(READY)
+	$(BIN)/pip freeze --exclude-editable | grep -v '^vitscale' > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Studies: spec -> plan -> queue -> Ray job -> store -> analysis. Knows no HTTP server."""

@@ -1,0 +1,108 @@
+"""What one trial reports: the schema between trainers and service. Pure: no torch.
+
+Seconds are per optimizer step unless the name says otherwise. What was not measured is null, with a reason in
+`quality.notes`. Never NaN or infinity.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Metrics(_Strict):
+    """The `metrics` object of a results row (see the HTTP contract)."""
+
+    images_per_second: float
+    images_per_second_per_worker: float
+    step_seconds_mean: float
+    step_seconds_ci95_low: float | None
+    step_seconds_ci95_high: float | None
+    interval_kind: Literal["within_run", "between_runs"] | None
+    step_seconds_p50: float
+    step_seconds_p95: float
+    measured_steps: int
+    skipped_steps: int
+    epoch_seconds: float | None
+    epoch_seconds_source: Literal["measured", "derived"] | None
+    epoch_seconds_without_first: float | None = None  # mean over measured epochs but the first; null below two epochs
+    images_seen: int
+    compute_seconds: float | None = None
+    data_wait_seconds: float | None = None
+    straggler_wait_seconds: float | None = None
+    communication_seconds: float | None = None
+    peak_memory_bytes: int
+    forward_flops_per_image: float
+    achieved_flops_per_second: float
+    mfu: float | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    eval_loss: float | None = None
+    eval_accuracy: float | None = None
+
+
+class Quality(_Strict):
+    state: Literal["steady", "unassessed", "unstable", "drifting"]
+    flags: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+
+class RankRow(_Strict):
+    """One worker's part, gathered on rank 0."""
+
+    rank: int
+    local_rank: int
+    node: str  # host name
+    node_ip: str
+    pid: int
+    device: str  # e.g. "Tesla T4" or the CPU's model name
+    device_uuid: str | None = None
+    peak_memory_bytes: int  # allocated on CUDA; on CPU RSS above its value after imports
+    reserved_memory_bytes: int | None = None
+    step_seconds_mean: float | None = None
+
+
+class EpochRow(_Strict):
+    """One whole epoch, if epochs were asked for. Losses and accuracies are means over ranks."""
+
+    epoch: int  # from 1
+    epoch_seconds: float  # barrier to barrier around training only
+    steps: int
+    images_seen: int
+    train_loss: float
+    train_accuracy: float
+    eval_loss: float | None
+    eval_accuracy: float | None
+
+
+class TrialOverhead(_Strict):
+    """Seconds spent outside the measurement, as the trial itself knows them (queue and total are the runner's)."""
+
+    startup_seconds: float  # trial code entered -> first warm-up step
+    warmup_seconds: float
+    measure_seconds: float
+
+
+class Hardware(_Strict):
+    devices: list[str]  # one per rank
+    nodes: int
+    backend: str  # the one really used: gloo | nccl
+    fingerprint: str  # hash of devices, threads per worker, nodes: points of one series should share it
+    num_threads: int
+
+
+class TrialResult(_Strict):
+    """The one report of a finished trial (rank 0, with what all ranks know)."""
+
+    metrics: Metrics
+    quality: Quality
+    overhead: TrialOverhead
+    hardware: Hardware
+    ranks: list[RankRow]
+    epochs: list[EpochRow] = Field(default_factory=list)
+    loss_history: list[float] = Field(default_factory=list)  # mean over ranks, per optimizer step, as run (bounded)
+    deepspeed_config: dict[str, Any]  # read back from the engine
+    versions: dict[str, str]  # python, torch, deepspeed, timm, ...
