@@ -72,7 +72,7 @@ class EpochRow(_Strict):
     epoch_seconds: float  # barrier to barrier around training only
     steps: int
     images_seen: int
-    train_loss: float
+    train_loss: float | None  # null: not finite, the training diverged
     train_accuracy: float
     eval_loss: float | None
     eval_accuracy: float | None

@@ -1,0 +1,289 @@
+"""What is shown of studies, trials and results: which columns, in which units."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from api.cli.console import Grid, on_one_line, printable, write
+from service.analysis.scaling import (
+    ACCUMULATION,
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    Hold,
+    MeasuredPoint,
+    RowScaling,
+    ScalingSeries,
+    derived_batch_keys,
+    scaling_series,
+)
+from service.states import TrialState
+from service.views import ResultRow, StudyView, TrialSummary
+
+_NONE = "-"
+_EFFICIENCY = "effi\N{SOFT HYPHEN}\nciency"
+# Line breaks and soft hyphens are for narrow columns; `Grid` and `parameters_line` know them.
+_LABELS = {
+    "world_size": "world\nsize",
+    MICRO_BATCH: "micro\nbatch",
+    ACCUMULATION: "accumu\N{SOFT HYPHEN}\nlation",
+    GLOBAL_BATCH: "global\nbatch",
+    "zero_stage": "ZeRO",
+    "image_size": "image\npx",
+    "patch_size": "patch\npx",
+    "dataset_fraction": "fraction\nof data",
+    "activation_checkpointing": "check\N{SOFT HYPHEN}\npointing",
+    "input_pipeline": "input",
+}
+_LEADING = ("model", "dataset", "placement", "zero_stage", "precision", MICRO_BATCH, ACCUMULATION, "world_size")
+
+
+def spec_section(study: StudyView, name: str) -> Mapping[str, Any]:
+    section = study.spec.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def varied_keys(study: StudyView) -> list[str]:
+    """The parameters that the specification gives several values, in the specification's order."""
+    axes = spec_section(study, "parameters")
+    return [key for key, axis in axes.items() if isinstance(axis, Mapping) and len(axis.get("values") or ()) > 1]
+
+
+def differing_keys(parameters: Sequence[Mapping[str, Any]], left_out: frozenset[str] = frozenset()) -> list[str]:
+    """The keys that do not have one and the same value throughout: the sweep's own first, then by name."""
+    keys = {key for one in parameters for key in one} - left_out
+    differ = {key for key in keys if len({repr(one.get(key)) for one in parameters}) > 1}
+    return [key for key in _LEADING if key in differ] + sorted(differ - set(_LEADING))
+
+
+def label(key: str) -> str:
+    return _LABELS.get(key, key.replace("_", "\n"))
+
+
+def parameters_line(parameters: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """ "world size 2, micro batch 16" """
+    shown = [key for key in keys if key in parameters] or [key for key in _LEADING if key in parameters]
+    return ", ".join(f"{on_one_line(label(key))} {shown_value(parameters[key])}" for key in shown)
+
+
+def shown_value(value: object) -> str:
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return printable(str(value))
+
+
+# Results
+
+
+def series_of(study: StudyView, rows: Sequence[ResultRow]) -> list[ScalingSeries]:
+    """The rows' scaling, as the study's specification asks for it."""
+    scaling = spec_section(study, "scaling")
+    points = [
+        MeasuredPoint(
+            trial=row.trial,
+            parameters=row.parameters,
+            epoch_seconds=row.metrics.epoch_seconds,
+            images_per_second=row.metrics.images_per_second,
+            step_seconds_mean=row.metrics.step_seconds_mean,
+            devices=row.hardware.devices,
+        )
+        for row in rows
+        if row.state is not TrialState.SKIPPED and "world_size" in row.parameters
+    ]
+    return scaling_series(
+        points,
+        mode=scaling.get("mode") or "none",
+        hold=scaling.get("hold") or "micro_batch",
+        requested_batch_keys=_requested_batch_keys(study),
+        baseline_world_size=scaling.get("baseline_world_size"),
+    )
+
+
+def write_results(study: StudyView, rows: Sequence[ResultRow], *, shown_state: TrialState | None = None) -> None:
+    """One line per trial: what varies, throughput, step, epoch, and against the baseline where world sizes differ.
+
+    Args:
+        rows: all of the study's, so that the baseline is among them.
+        shown_state: only rows in this state are shown.
+    """
+    if not rows:
+        write("no rows yet")
+        return
+    scaling = {row.trial: row for series in series_of(study, rows) for row in series.rows}
+    hold: Hold = spec_section(study, "scaling").get("hold") or "micro_batch"
+    # What follows from the other columns is left out: the table must fit 80 columns, and JSON and CSV have it.
+    implied = derived_batch_keys(hold, _requested_batch_keys(study)) if hold == "micro_batch" else frozenset()
+    keys = differing_keys([row.parameters for row in rows], implied)
+    has_repeats = any(row.repeat for row in rows)
+    against_baseline = _baseline_columns(study, rows)
+    has_epochs = any(row.metrics.epoch_seconds is not None for row in rows)
+    headers = ["trial", *(["repeat"] if has_repeats else []), *map(label, keys), "images/s", "step ms\n±95 %"]
+    headers += ["epoch\ns"] if has_epochs else []
+    headers += [*against_baseline, "state"]
+    texts = {key for key in keys if any(isinstance(row.parameters.get(key), str) for row in rows)}
+    numeric = [True] * (1 + has_repeats) + [key not in texts for key in keys]
+    numeric += [True] * (2 + has_epochs + len(against_baseline)) + [False]
+    grid = Grid(*headers, numeric=numeric)
+    for row in (row for row in rows if shown_state in {None, row.state}):
+        cells = [str(row.trial), *([str(row.repeat)] if has_repeats else [])]
+        cells += [shown_value(row.parameters.get(key)) for key in keys]
+        cells += [number(row.metrics.images_per_second), _step(row)]
+        cells += [number(row.metrics.epoch_seconds)] if has_epochs else []
+        cells += [_against(scaling.get(row.trial), column) for column in against_baseline]
+        grid.add(*cells, _row_state(row), style=None if row.state is not TrialState.FAILED else "red")
+    grid.write()
+    for note in _notes(study, rows, scaling):
+        write(note)
+
+
+def _baseline_columns(study: StudyView, rows: Sequence[ResultRow]) -> list[str]:
+    if len({repr(row.parameters.get("world_size")) for row in rows}) < 2:
+        return []
+    mode = spec_section(study, "scaling").get("mode") or "none"
+    return {"strong": ["speed-\nup", _EFFICIENCY], "weak": ["scaled\nspeed-\nup", _EFFICIENCY]}.get(
+        mode, ["images/s\nper worker\nvs. baseline"]
+    )
+
+
+def _against(scaling: RowScaling | None, column: str) -> str:
+    if scaling is None:
+        return _NONE
+    if "speed" in column:
+        return _NONE if scaling.speedup is None else f"{scaling.speedup:.2f}"
+    value = scaling.efficiency if column == _EFFICIENCY else scaling.throughput_efficiency
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _notes(study: StudyView, rows: Sequence[ResultRow], scaling: Mapping[int, RowScaling]) -> list[str]:
+    notes = []
+    flagged = [f"trial {row.trial}: {', '.join(row.quality.flags)}" for row in rows if row.quality.flags]
+    notes += [f"Flagged: {'; '.join(flagged[:8])}{' ...' if len(flagged) > 8 else ''}"] if flagged else []
+    unsteady = [str(row.trial) for row in rows if _is_measured(row) and row.quality.state != "steady"]
+    if unsteady:
+        shown = ", ".join(unsteady[:12]) + (" ..." if len(unsteady) > 12 else "")
+        notes.append(f"Not known to be steady (measured too short, or drifting): trial {shown}.")
+    reasons = {one.reason for one in scaling.values() if one.reason and one.reason != "the trial has no result"}
+    if _baseline_columns(study, rows):
+        notes += [f"Without speed-up: {reason}." for reason in sorted(reasons)]
+    if any(series.mixed_hardware for series in series_of(study, rows)):
+        notes.append("Mixed hardware: rows of one series ran on unlike devices; read their efficiency with care.")
+    return notes
+
+
+def _is_measured(row: ResultRow) -> bool:
+    return row.metrics.images_per_second is not None
+
+
+def _requested_batch_keys(study: StudyView) -> list[str]:
+    axes = spec_section(study, "parameters")
+    return [key for key in (MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH) if axes.get(key) is not None]
+
+
+def _step(row: ResultRow) -> str:
+    metrics = row.metrics
+    if metrics.step_seconds_mean is None:
+        return _NONE
+    mean = number(metrics.step_seconds_mean * 1e3)
+    low, high = metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high
+    if low is None or high is None:
+        return mean
+    # An interval need not be symmetric: the farther end, so that it holds on both sides.
+    margin = max(high - metrics.step_seconds_mean, metrics.step_seconds_mean - low)
+    return f"{mean} ±{_margin(margin * 1e3)}"
+
+
+def _margin(value: float) -> str:
+    """Two significant digits: of an error no more is known."""
+    return f"{value:.0f}" if value >= 9.95 else f"{value:#.2g}"
+
+
+def _row_state(row: ResultRow) -> str:
+    return str(row.reason) if row.reason else str(row.state)
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, never in powers of ten for what a table holds."""
+    if value is None:
+        return _NONE
+    if value == 0 or not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    whole_digits = len(str(int(abs(value))))
+    return f"{value:.{max(0, 4 - whole_digits) if abs(value) >= 1 else 3}f}"
+
+
+# Studies and trials
+
+
+def write_studies(studies: Sequence[StudyView]) -> None:
+    if not studies:
+        write("no studies yet: vitscale submit preset:demo")
+        return
+    grid = Grid("id", "name", "status", "done", "failed", "created (UTC)", numeric=[False] * 3 + [True] * 2)
+    for study in studies:
+        grid.add(
+            study.id,
+            study.name,
+            study.status,
+            f"{study.progress.done}/{study.progress.total}",
+            str(study.trial_counts.get(TrialState.FAILED, 0)),
+            moment(study.created_at),
+        )
+    grid.write()
+
+
+def write_study(study: StudyView) -> None:
+    """One study, a line per fact."""
+    counts = ", ".join(f"{count} {state}" for state, count in study.trial_counts.items() if count)
+    facts = {
+        "id": study.id,
+        "name": study.name,
+        "description": study.description,
+        "tags": ", ".join(study.tags),
+        "status": str(study.status),
+        "error": study.error,
+        "trials": counts or "none",
+        "created": moment(study.created_at),
+        "started": moment(study.started_at) if study.started_at else None,
+        "finished": moment(study.finished_at) if study.finished_at else None,
+        "Ray job": study.ray.job_id,
+        "dashboard": study.ray.dashboard_url,
+    }
+    for name, value in facts.items():
+        if value:
+            write(f"{name + ':':<13} {printable(value)}")
+    for running in study.progress.running:
+        total = "" if running.total is None else f"/{running.total}"
+        write(f"{'running:':<13} trial {running.trial}, {running.phase or 'starting'} {running.done}{total}")
+    if study.progress.seconds_left is not None and not study.status.is_final:
+        write(f"{'time left:':<13} about {duration(study.progress.seconds_left)}")
+    for note in study.notes:
+        write(f"{'note:':<13} {printable(note)}")
+
+
+def write_failures(trials: Sequence[TrialSummary], keys: Sequence[str], limit: int = 5) -> None:
+    """The root cause of each failed trial (the first few)."""
+    failed = [trial for trial in trials if trial.state is TrialState.FAILED]
+    for trial in failed[:limit]:
+        cause = f"{trial.error.type}: {trial.error.message}" if trial.error else "no cause is known"
+        where = f", rank {trial.error.rank}" if trial.error and trial.error.rank is not None else ""
+        one_line = printable(" ".join(cause.split()))
+        write(
+            f"trial {trial.trial} ({parameters_line(trial.parameters, keys)}): {trial.reason}{where}: {one_line[:300]}"
+        )
+    if len(failed) > limit:
+        write(f"... and {len(failed) - limit} more failed trials")
+
+
+def moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """ "1 h 05 min", "3 min 20 s", "8 s" """
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

@@ -1,0 +1,119 @@
+"""Results rows as JSON text, prepared when they are written.
+
+A row is `{"trial": .., "repeat": .., "attempt": .., "state": .., "reason": .., "parameters": {..}, <outcome>}`, where
+the outcome, `"metrics": {..}, "quality": {..}, "overhead": {..}, "hardware": {..}`, and the parameters are kept as
+text. So a page of 500 rows costs one query and one join of strings.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from service.events import ErrorCause
+from service.ingest import clean_text
+from service.states import Reason, TrialState
+from service.views import Overhead, RowHardware, RowMetrics, RowQuality
+from trainers.result import Metrics, TrialResult
+
+# Why a metric is null, where the trial itself does not say so in a note that names it.
+_NULL_REASONS: list[tuple[tuple[str, ...], str]] = [
+    (
+        ("compute_seconds", "data_wait_seconds", "straggler_wait_seconds", "communication_seconds"),
+        "the step was not taken apart (measurement.communication is off)",
+    ),
+    (("mfu",), "no dense peak is known for this device and precision"),
+    (("train_loss", "train_accuracy"), "no whole epochs were trained (workload.epochs)"),
+    (("eval_loss", "eval_accuracy"), "nothing was evaluated"),
+    (("step_seconds_ci95_low", "step_seconds_ci95_high", "interval_kind"), "too few steps for an interval"),
+    (("epoch_seconds", "epoch_seconds_source"), "the data set has no epoch"),
+    (("epoch_seconds_without_first",), "fewer than two whole epochs were trained"),
+]
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """What a results row is made of, as it comes from the database."""
+
+    number: int
+    repeat: int
+    attempt: int
+    state: str
+    reason: str | None
+    parameters_json: str
+    outcome_json: str | None
+
+
+def row_text(row: RowParts) -> str:
+    """The row as one JSON object."""
+    reason = "null" if row.reason is None else f'"{row.reason}"'  # states and reasons are plain words
+    outcome = row.outcome_json or unmeasured_yet(row.state)
+    return (
+        f'{{"trial":{row.number},"repeat":{row.repeat},"attempt":{row.attempt},"state":"{row.state}","reason":{reason},'
+        f'"parameters":{row.parameters_json},{outcome}}}'
+    )
+
+
+def rows_text(rows: Iterable[RowParts]) -> str:
+    """The rows as one JSON array."""
+    return "[" + ",".join(map(row_text, rows)) + "]"
+
+
+@cache
+def unmeasured_yet(state: str) -> str:
+    """The outcome of a trial that has not been run to its end."""
+    return unmeasured(f"Nothing is measured: the trial is {state}.", Overhead())
+
+
+def unmeasured(note: str, overhead: Overhead) -> str:
+    """The outcome of a trial without a result."""
+    return _outcome(RowMetrics(), RowQuality(notes=[clean_text(note)]), overhead, RowHardware())
+
+
+def failure_note(state: TrialState, reason: Reason | None, error: ErrorCause | None) -> str:
+    """One sentence on why there is nothing: the state, the reason and the cause's first line."""
+    why = "was cancelled" if state is TrialState.CANCELLED else state.value
+    why = why if reason is None else f"{why} with {reason.value}"
+    if error is None:
+        return f"Nothing is measured: the trial {why}."
+    message = (error.message.strip().splitlines() or [""])[0][:200]
+    return f"Nothing is measured: the trial {why} ({error.type}: {message})."
+
+
+def measured(result: TrialResult, overhead: Overhead) -> str:
+    """The outcome of a trial with a result."""
+    metrics = RowMetrics.model_validate(result.metrics.model_dump())
+    notes = [clean_text(note) for note in result.quality.notes]
+    quality = RowQuality(
+        state=result.quality.state,
+        flags=[clean_text(flag) for flag in result.quality.flags],
+        notes=notes + null_notes(result.metrics, notes),
+    )
+    hardware = RowHardware(
+        devices=[clean_text(device) for device in result.hardware.devices],
+        nodes=result.hardware.nodes,
+        backend=clean_text(result.hardware.backend),
+        fingerprint=clean_text(result.hardware.fingerprint),
+        num_threads=result.hardware.num_threads,
+    )
+    return _outcome(metrics, quality, overhead, hardware)
+
+
+def null_notes(metrics: Metrics, notes: Sequence[str]) -> list[str]:
+    """A reason for every null metric that none of `notes` names."""
+    told = " ".join(notes).casefold()
+    missing = [key for key, value in metrics.model_dump().items() if value is None and key not in told]
+    reasons = []
+    for keys, reason in _NULL_REASONS:
+        if group := [key for key in keys if key in missing]:
+            reasons.append(f"{', '.join(group)}: {reason}")
+            missing = [key for key in missing if key not in group]
+    if missing:
+        reasons.append(f"{', '.join(missing)}: not reported")
+    return reasons
+
+
+def _outcome(metrics: RowMetrics, quality: RowQuality, overhead: Overhead, hardware: RowHardware) -> str:
+    return (
+        f'"metrics":{metrics.model_dump_json()},"quality":{quality.model_dump_json()},'
+        f'"overhead":{overhead.model_dump_json()},"hardware":{hardware.model_dump_json()}'
+    )

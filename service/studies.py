@@ -1,0 +1,333 @@
+"""The studies, as routes and programs see them: plan, create, look, change, and start again.
+
+Each method is one unit of work or one snapshot; all may be called from any thread. Errors: `service.errors`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.canonical import canonical_json
+from service.errors import BadRequest, ErrorItem, IdempotencyKeyReused, NotAvailable, SpecInvalid, WrongState
+from service.plan import Plan, Refusal
+from service.plan import plan as plan_spec
+from service.results_csv import csv_text
+from service.spec import Description, StudySpec, StudyTags, parse_spec
+from service.states import StudyState, TrialState
+from service.store import Database, study_rows, trial_rows
+from service.store.cursors import MAX_LIMIT, checked_limit
+from service.store.result_text import RowParts, row_text, rows_text
+from service.store.tables import Study
+from service.views import LogLine, ResultRow, ResultsPage, StudyView, TrialsPage, TrialView
+
+MAX_KEY_CHARACTERS = 255
+LogLines = list[LogLine]  # a name of its own: within the class, `list` is the method
+
+
+class Unset(Enum):
+    """The mark of an argument that was not given, where None means something."""
+
+    UNSET = 0
+
+
+UNSET: Final = Unset.UNSET
+
+
+class _Patch(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tags: StudyTags = []
+    description: Description = ""
+
+
+class Studies:
+    """All studies of one database.
+
+    Args:
+        data_roots: folders below which a spec's `data_root` must lie.
+        wake: called after something came into the queue, or is to be stopped.
+    """
+
+    def __init__(self, database: Database, *, data_roots: Sequence[Path], wake: Callable[[], None]) -> None:
+        self._database = database
+        self._data_roots = tuple(data_roots)
+        self._wake = wake
+
+    def plan(self, data: object) -> Plan:
+        """What a spec would run. Raises SpecInvalid and NotAvailable where it does not fit the schema."""
+        return plan_spec(parse_spec(data), data_roots=self._data_roots)
+
+    def create(
+        self, data: object, idempotency_key: str | None = None, body_digest: str | None = None
+    ) -> tuple[StudyView, bool]:
+        """Queues a study. The same key with the same body gives the study of the first call, and False.
+
+        Args:
+            data: the spec, as parsed from JSON or YAML.
+            body_digest: a hash of the request's body; of the data where None.
+
+        Raises:
+            SpecInvalid, NotAvailable: all that is wrong with the spec or with points of it.
+            IdempotencyKeyReused: the key came with another body before.
+            BadRequest: the key is empty or too long.
+        """
+        spec = parse_spec(data)
+        if idempotency_key is None:
+            return self._create(spec, None, ""), True
+        key = _checked_key(idempotency_key)
+        digest = body_digest or sha256(canonical_json(data).encode()).hexdigest()
+        if (known := self._known(key, digest)) is not None:
+            return known, False
+        try:
+            return self._create(spec, key, digest), True
+        except IntegrityError:  # the same key, at the same moment, was first
+            if (known := self._known(key, digest)) is None:
+                raise
+            return known, False
+
+    def _create(self, spec: StudySpec, key: str | None, digest: str) -> StudyView:
+        planned = plan_spec(spec, data_roots=self._data_roots)
+        _refuse_what_cannot_run(planned)
+        with self._database.session() as session:
+            row = study_rows.insert_study(
+                session,
+                name=spec.name,
+                description=spec.description,
+                tags=spec.tags,
+                spec=spec.model_dump(mode="json"),
+            )
+            if key is not None:
+                study_rows.remember(session, key, digest, row.id)
+            for note in planned.notes:
+                study_rows.add_note(row, note)
+            trial_rows.insert_trials(session, row.id, planned.trials, planned.order)
+            view = study_rows.study_view(session, row)
+        self._wake()
+        return view
+
+    def _known(self, key: str, digest: str) -> StudyView | None:
+        with self._database.reading() as session:
+            remembered = study_rows.remembered_study(session, key)
+            if remembered is None:
+                return None
+            if remembered.body_digest != digest:
+                raise IdempotencyKeyReused(
+                    f"This Idempotency-Key was used with another body, for study {remembered.study_id}; take a new key"
+                )
+            return study_rows.study_view(session, study_rows.study(session, remembered.study_id))
+
+    def list(
+        self,
+        *,
+        status: StudyState | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[StudyView], str | None]:
+        """A page of studies, newest first, and the cursor of the next. `name`: any part of it, whatever its case."""
+        with self._database.reading() as session:
+            rows, next_cursor = study_rows.listed_studies(
+                session, status=status, name=name, tag=tag, limit=checked_limit(limit), cursor=cursor
+            )
+            return study_rows.study_views(session, rows), next_cursor
+
+    def get(self, study_id: str) -> StudyView:
+        with self._reading(study_id) as (session, row):
+            return study_rows.study_view(session, row)
+
+    def patch(
+        self,
+        study_id: str,
+        *,
+        tags: Sequence[str] | Unset | None = UNSET,
+        description: str | Unset | None = UNSET,
+    ) -> StudyView:
+        """Changes what is given; None removes. Raises SpecInvalid where it would not be valid in a spec."""
+        given: dict[str, object] = {}
+        if not isinstance(tags, Unset):
+            given["tags"] = list(tags or ())
+        if not isinstance(description, Unset):
+            given["description"] = description or ""
+        patch = _checked_patch(given)
+        with self._writing(study_id) as (session, row):
+            if "tags" in given:
+                study_rows.set_tags(session, row, patch.tags)
+            if "description" in given:
+                row.description = patch.description
+            session.flush()
+            return study_rows.study_view(session, row)
+
+    def delete(self, study_id: str) -> None:
+        """Removes a study with all that belongs to it. Raises WrongState unless it is in a final state."""
+        with self._writing(study_id) as (session, row):
+            if not StudyState(row.status).is_final:
+                raise _wrong_state(row, "it can be deleted when it is over; cancel it first")
+            study_rows.delete_study(session, row)
+
+    def trials(self, study_id: str, *, limit: int = 500, cursor: str | None = None) -> TrialsPage:
+        """A page of trials in the order of their numbers."""
+        with self._reading(study_id) as (session, row):
+            shown, next_cursor = trial_rows.trials_page(
+                session, row.id, state=None, limit=checked_limit(limit), cursor=cursor
+            )
+            return TrialsPage(
+                study_id=row.id,
+                status=StudyState(row.status),
+                count=trial_rows.count_trials(session, row.id),
+                trials=shown,
+                next_cursor=next_cursor,
+            )
+
+    def trial(self, study_id: str, number: int) -> TrialView:
+        with self._reading(study_id) as (session, row):
+            return trial_rows.trial_view(session, trial_rows.trial(session, row.id, number))
+
+    def trial_logs(self, study_id: str, number: int) -> LogLines:
+        """The trial's kept log lines, over all its attempts."""
+        with self._reading(study_id) as (session, row):
+            return trial_rows.log_lines(session, row.id, trial_rows.trial(session, row.id, number).number)
+
+    def study_logs(self, study_id: str) -> LogLines:
+        """The kept log lines that belong to no one trial."""
+        with self._reading(study_id) as (session, row):
+            return trial_rows.log_lines(session, row.id, None)
+
+    def results(
+        self, study_id: str, *, state: TrialState | None = None, limit: int = 500, cursor: str | None = None
+    ) -> ResultsPage:
+        """A page of results rows, one per trial whatever its state, in the order of the trials' numbers."""
+        text = self.results_json(study_id, state=state, limit=limit, cursor=cursor)
+        return ResultsPage.model_validate_json(text)
+
+    def results_json(
+        self, study_id: str, *, state: TrialState | None = None, limit: int = 500, cursor: str | None = None
+    ) -> bytes:
+        """The page of `results` as JSON (UTF-8), put together from stored text: quick for many rows."""
+        with self._reading(study_id) as (session, row):
+            rows, next_cursor = trial_rows.results_page(
+                session, row.id, state=state, limit=checked_limit(limit), cursor=cursor
+            )
+            count = trial_rows.count_trials(session, row.id, state)
+            end = "null" if next_cursor is None else f'"{next_cursor}"'
+            head = f'{{"study_id":"{row.id}","status":"{row.status}","count":{count},"results":'
+        return f'{head}{rows_text(rows)},"next_cursor":{end}}}'.encode()
+
+    def results_csv(self, study_id: str, *, state: TrialState | None = None) -> str:
+        """All results rows as CSV (see `service.results_csv`)."""
+        with self._reading(study_id) as (session, row):
+            return csv_text(ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row.id, state))
+
+    def cancel(self, study_id: str) -> StudyView:
+        """A queued study is cancelled at once; a running one is stopped soon. Raises WrongState where it is over."""
+        with self._writing(study_id) as (session, row):
+            state = StudyState(row.status)
+            if state.is_final:
+                raise _wrong_state(row, "there is nothing to cancel")
+            if state is StudyState.QUEUED:
+                trial_rows.cancel_pending(session, row.id)
+                study_rows.move(row, StudyState.CANCELLED)
+            elif state is StudyState.RUNNING:
+                study_rows.move(row, StudyState.CANCELLING)
+            session.flush()
+            view = study_rows.study_view(session, row)
+        self._wake()
+        return view
+
+    def resume(self, study_id: str) -> StudyView:
+        """Queues what never finished: pending and cancelled trials, and those whose job ended before they did.
+
+        Raises:
+            WrongState: the study is not over, or all its trials finished.
+        """
+        return self._again(study_id, failed_too=False)
+
+    def retry(self, study_id: str) -> StudyView:
+        """Queues what never finished and what failed. Raises WrongState: not over, or all its trials succeeded."""
+        return self._again(study_id, failed_too=True)
+
+    def _again(self, study_id: str, *, failed_too: bool) -> StudyView:
+        with self._writing(study_id) as (session, row):
+            if not StudyState(row.status).is_final:
+                raise _wrong_state(row, "it can be started again when it is over")
+            if trial_rows.requeue(session, row.id, failed_too=failed_too) == 0:
+                num_failed = trial_rows.count_trials(session, row.id, TrialState.FAILED)
+                hint = f"retry runs the {num_failed} failed again" if num_failed else "all trials succeeded"
+                raise _wrong_state(row, f"every trial of it has finished: {hint}")
+            study_rows.move(row, StudyState.QUEUED)
+            session.flush()
+            view = study_rows.study_view(session, row)
+        self._wake()
+        return view
+
+    @contextmanager
+    def _reading(self, study_id: str) -> Iterator[tuple[Session, Study]]:
+        with self._database.reading() as session:
+            yield session, study_rows.study(session, study_id)
+
+    @contextmanager
+    def _writing(self, study_id: str) -> Iterator[tuple[Session, Study]]:
+        with self._database.session() as session:
+            yield session, study_rows.locked_study(session, study_id)
+
+
+def _all_rows(session: Session, study_id: str, state: TrialState | None) -> Iterator[RowParts]:
+    cursor: str | None = None
+    while True:
+        rows, cursor = trial_rows.results_page(session, study_id, state=state, limit=MAX_LIMIT, cursor=cursor)
+        yield from rows
+        if cursor is None:
+            return
+
+
+def _refuse_what_cannot_run(planned: Plan) -> None:
+    if planned.refused:
+        items = [ErrorItem(refusal.pointer, _detail(refusal), refusal.hint) for refusal in planned.refused]
+        sentence = "1 point cannot be run" if len(items) == 1 else f"{len(items)} points cannot be run"
+        if all(refusal.code == NotAvailable.code for refusal in planned.refused):
+            raise NotAvailable(f"{sentence} with this version", items)
+        raise SpecInvalid(f"{sentence}; no study was made", items)
+    if not any(point.state == "pending" for point in planned.trials):
+        detail = (
+            "every point is skipped: nothing would be run"
+            if planned.trials
+            else "no point is left: nothing would be run"
+        )
+        pointer = "/on_indivisible" if planned.trials else "/exclude"
+        raise SpecInvalid(
+            "The study would run nothing", [ErrorItem(pointer, detail, "change the axes under /parameters")]
+        )
+
+
+def _detail(refusal: Refusal) -> str:
+    point = ", ".join(f"{key}={value}" for key, value in refusal.parameters.items() if value is not None)
+    return f"{refusal.reason} (at {point})" if point else refusal.reason
+
+
+def _checked_key(key: str) -> str:
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
+        detail = f"must be 1 to {MAX_KEY_CHARACTERS} printable characters"
+        raise BadRequest("The Idempotency-Key cannot be used", [ErrorItem("/headers/Idempotency-Key", detail)])
+    return key
+
+
+def _checked_patch(given: dict[str, object]) -> _Patch:
+    try:
+        return _Patch.model_validate(given)
+    except ValidationError as error:
+        items = [
+            ErrorItem("/" + "/".join(str(part) for part in problem["loc"]), problem["msg"])
+            for problem in error.errors(include_url=False, include_input=False)
+        ]
+        raise SpecInvalid("The change is not valid", items) from None
+
+
+def _wrong_state(row: Study, what: str) -> WrongState:
+    return WrongState(f"Study {row.id} is {row.status}: {what}")

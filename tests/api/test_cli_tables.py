@@ -1,0 +1,110 @@
+"""How numbers and columns are written."""
+
+from typing import Any
+
+import pytest
+
+from api.cli.tables import differing_keys, duration, number, write_results
+from service.views import ResultRow, StudyView
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.00012345, "0.000123"),
+        (0.5, "0.500"),
+        (1.23456, "1.235"),
+        (98.7654, "98.77"),
+        (1234.567, "1235"),
+        (123456.7, "123457"),
+    ],
+)
+def test_numbers_have_four_digits_and_no_powers_of_ten(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (8.4, "8 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3900, "1 h 05 min")]
+)
+def test_durations_are_what_a_person_says(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_only_what_differs_is_a_column_and_the_sweeps_own_keys_come_first() -> None:
+    rows = [{"a": 1, "world_size": 1, "model": "m"}, {"a": 2, "world_size": 2, "model": "m"}]
+    assert differing_keys(rows) == ["world_size", "a"]
+    assert differing_keys(rows, frozenset({"a"})) == ["world_size"]
+    assert differing_keys([{"a": True}, {"a": 1}]) == ["a"]
+
+
+def study(**scaling: Any) -> StudyView:
+    axes = {
+        "world_size": {"values": [1, 2]},
+        "train_batch_size": {"value": 64},
+        "gradient_accumulation_steps": {"value": 1},
+    }
+    return StudyView.model_validate(
+        {
+            **dict.fromkeys(["started_at", "finished_at", "error"]),
+            "description": "",
+            "id": "a" * 12,
+            "name": "s",
+            "tags": [],
+            "status": "succeeded",
+            "spec": {"scaling": scaling, "parameters": axes},
+            "trial_counts": {},
+            "progress": {"done": 2, "total": 2, "running": [], "seconds_left": None},
+            "created_at": "2026-01-01T00:00:00Z",
+            "ray": {"job_id": None, "dashboard_url": None},
+        }
+    )
+
+
+def row(trial: int, world_size: int, images_per_second: float, epoch_seconds: float | None) -> ResultRow:
+    return ResultRow.model_validate(
+        {
+            "trial": trial,
+            "repeat": 0,
+            "attempt": 1,
+            "state": "succeeded",
+            "reason": None,
+            "parameters": {
+                "world_size": world_size,
+                "train_micro_batch_size_per_gpu": 64 // world_size,
+                "gradient_accumulation_steps": 1,
+                "train_batch_size": 64,
+            },
+            "metrics": {"images_per_second": images_per_second, "epoch_seconds": epoch_seconds},
+            "quality": {"state": "steady"},
+            "overhead": {},
+            "hardware": {},
+        }
+    )
+
+
+def cells(capsys: pytest.CaptureFixture[str], line: int) -> list[str]:
+    return [cell.strip() for cell in capsys.readouterr().out.splitlines()[line].split("  ") if cell.strip()]
+
+
+def test_with_the_global_batch_held_the_derived_micro_batch_is_shown_and_the_series_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_results(study(mode="strong", hold="global_batch"), [row(1, 1, 100.0, 18.0), row(2, 2, 160.0, 11.25)])
+    assert cells(capsys, 2) == ["2", "32", "2", "160.0", "-", "11.25", "1.60", "0.80", "succeeded"]
+
+
+def test_a_plain_comparison_has_the_throughput_form_only(capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(study(mode="none", hold="global_batch"), [row(1, 1, 100.0, None), row(2, 2, 160.0, None)])
+    out = capsys.readouterr().out.splitlines()
+    assert "images/s per worker vs. baseline" in out[0]
+    assert "speed-up" not in out[0]
+    assert out[2].split() == ["2", "32", "2", "160.0", "-", "0.80", "succeeded"]
+
+
+def test_weak_scaling_has_the_scaled_speed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(study(mode="weak", hold="global_batch"), [row(1, 1, 100.0, 18.0), row(2, 2, 160.0, 22.5)])
+    out = capsys.readouterr().out.splitlines()
+    assert "scaled speed-up" in out[0]
+    assert out[2].split()[-3:] == ["1.60", "0.80", "succeeded"]

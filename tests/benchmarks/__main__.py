@@ -1,0 +1,58 @@
+"""Runs the benchmarks, prints a table and writes JSON. Exit code 1 where a bound does not hold."""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.outcome import Outcome
+from tests.benchmarks.server import measure_import_seconds, measure_server
+from tests.benchmarks.trial import measure_trials
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("bench.json"))
+    parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds of two trials on each side")
+    parser.add_argument("--only", choices=["server", "trial"])
+    arguments = parser.parse_args()
+    console = Console()
+    outcomes: list[Outcome] = []
+    if arguments.only != "trial":
+        console.print("The server ...")
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes += [measure_import_seconds(), *measure_server(Path(folder))]
+    if arguments.only != "server":
+        console.print("A small trial, under VitScale and under torchrun ...")
+        outcomes += measure_trials(rounds=arguments.rounds, say=console.print)
+    console.print(_table(outcomes))
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": psutil.cpu_count(),
+        "python": sys.version,
+    }
+    arguments.output.write_text(
+        json.dumps({"machine": machine, "outcomes": [outcome.as_json() for outcome in outcomes]}, indent=1) + "\n"
+    )
+    console.print(f"Written to {arguments.output}")
+    return 0 if all(outcome.holds for outcome in outcomes) else 1
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table("what", "measured", "unit", "bound", "holds", "samples", "note")
+    for outcome in outcomes:
+        bound = f"{'≤' if outcome.sense == 'at_most' else '≥'} {outcome.bound:g}"
+        holds = "yes" if outcome.holds else "NO"
+        figure, count = f"{outcome.value:.3g}", str(len(outcome.samples))
+        table.add_row(outcome.name, figure, outcome.unit, bound, holds, count, outcome.note)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""(a) and (b): one small trial under VitScale and the very same under torchrun, interleaved.
+
+Each round runs a study of two trials (the same point twice) through the whole product - store, dispatcher, Ray job,
+Tune, Train - and the same trial twice under torchrun. The order within a round alternates.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.dispatch import Dispatcher
+from service.plan import plan
+from service.ray_head import LocalHead
+from service.settings import Settings
+from service.spec import parse_spec
+from service.store.database import Database
+from service.studies import Studies
+from tests.benchmarks.outcome import Outcome, mean_ratio_lower_bound
+
+WORLD_SIZE = 2
+SPEC = {
+    "name": "overhead",
+    "workload": {"dataset": "digits", "image_size": 32},
+    "parameters": {
+        "model": {"value": "vit_tiny_patch16_224"},
+        "patch_size": {"value": 8},
+        "world_size": {"value": WORLD_SIZE},
+        "train_micro_batch_size_per_gpu": {"value": 16},
+    },
+    # The same number of steps on both sides: min = max.
+    "measurement": {"min_warmup_steps": 5, "min_steps": 20, "max_steps": 20, "repeats": 2, "order": "given"},
+    "execution": {"trial_timeout_seconds": 300},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trial: its own throughput, and the wall seconds that it took from being wanted to being gone."""
+
+    images_per_second: float
+    wall_seconds: float
+
+
+def run_torchrun(config_file: Path, num_threads: int) -> Run:
+    """The trial under torchrun: wall from the command's start to its end."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD_SIZE}",
+        "-m", "trainers.standalone", "--config", str(config_file),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+    start = time.perf_counter()
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=300).stdout
+    wall_seconds = time.perf_counter() - start
+    result = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+    return Run(result["metrics"]["images_per_second"], wall_seconds)
+
+
+def measure_trials(*, rounds: int, say: Callable[[str], None]) -> list[Outcome]:
+    """Runs the rounds. Wall seconds of VitScale's trials are those of its own record (wanted -> everything gone)."""
+    trial = plan(parse_spec(SPEC)).trials[0].config
+    ours: list[tuple[Run, Run]] = []
+    theirs: list[tuple[Run, Run]] = []
+    with tempfile.TemporaryDirectory() as folder, _Product(Path(folder)) as product:
+        config_file = Path(folder) / "trial.json"
+        config_file.write_text(trial.model_dump_json())
+        run_torchrun(config_file, trial.num_threads)  # files into the page cache, on both sides
+        product.run_study()
+        for number in range(rounds):
+            sides: list[Callable[[], None]] = [
+                lambda: ours.append(product.run_study()),
+                lambda: theirs.append(
+                    (run_torchrun(config_file, trial.num_threads), run_torchrun(config_file, trial.num_threads))
+                ),
+            ]
+            for side in sides if number % 2 == 0 else reversed(sides):
+                side()
+            say(
+                f"round {number + 1}/{rounds}: images/s {_pair(ours[-1], 'images_per_second')} VitScale, "
+                f"{_pair(theirs[-1], 'images_per_second')} torchrun; wall s {_pair(ours[-1], 'wall_seconds')}, "
+                f"{_pair(theirs[-1], 'wall_seconds')}"
+            )
+    return summarise(ours, theirs)
+
+
+def summarise(ours: list[tuple[Run, Run]], theirs: list[tuple[Run, Run]]) -> list[Outcome]:
+    """Pairs first with first and second with second run of each round."""
+    pairs = [(mine, yours) for a, b in zip(ours, theirs, strict=True) for mine, yours in zip(a, b, strict=True)]
+    mean, lower = mean_ratio_lower_bound([(mine.images_per_second, yours.images_per_second) for mine, yours in pairs])
+    outcomes = [
+        Outcome(
+            "images/s, VitScale over torchrun",
+            lower,
+            "ratio, 95 % lower bound",
+            0.97,
+            "at_least",
+            [mine.images_per_second / yours.images_per_second for mine, yours in pairs],
+            f"{len(pairs)} interleaved pairs, geometric mean {mean:.3f}",
+        )
+    ]
+    for position, word in enumerate(("first", "second")):
+        extra = [a[position].wall_seconds - b[position].wall_seconds for a, b in zip(ours, theirs, strict=True)]
+        outcomes.append(
+            Outcome(
+                f"wall of a study's {word} trial less torchrun's",
+                sorted(extra)[len(extra) // 2],
+                "s, median",
+                4.0,
+                "at_most",
+                extra,
+            )
+        )
+    return outcomes
+
+
+def _pair(runs: tuple[Run, Run], figure: str) -> str:
+    return " ".join(f"{getattr(run, figure):.1f}" for run in runs)
+
+
+class _Product:
+    """The service without its HTTP front, on a Ray head of its own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._database = Database(f"sqlite:///{data_dir / 'vitscale.db'}")
+        self._head = LocalHead(data_dir)
+        self._dispatcher = Dispatcher(self._database, Settings(data_dir=data_dir), self._head)
+        self._studies = Studies(self._database, data_roots=(), wake=self._dispatcher.wake)
+
+    def __enter__(self) -> "_Product":
+        self._database.upgrade()
+        self._head.start()
+        self._dispatcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._dispatcher.stop(10)
+        self._head.stop()
+        self._database.close()
+
+    def run_study(self) -> tuple[Run, Run]:
+        study, _ = self._studies.create(SPEC)
+        deadline = time.monotonic() + 300
+        while not self._studies.get(study.id).status.is_final:
+            if time.monotonic() > deadline:
+                raise TimeoutError("waited 300 s for a study of two small trials")
+            time.sleep(0.2)
+        rows = self._studies.results(study.id).results
+        runs = []
+        for row in rows:
+            if row.state != "succeeded":
+                raise RuntimeError(f"trial {row.trial} of the benchmark ended {row.state}: {row.reason}")
+            assert row.metrics.images_per_second is not None
+            assert row.overhead.total_seconds is not None
+            runs.append(Run(row.metrics.images_per_second, row.overhead.total_seconds))
+        first, second = runs
+        return first, second

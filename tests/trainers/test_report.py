@@ -1,0 +1,129 @@
+import math
+
+import pytest
+
+from trainers.config import TrialConfig
+from trainers.measure.windows import Window
+from trainers.report import Observations, RankReport, build_result
+from trainers.result import EpochRow, RankRow
+from trainers.world import LaunchError
+
+
+def trial(world_size: int = 2) -> TrialConfig:
+    return TrialConfig(
+        model="vit_base_patch16_224",
+        image_size=224,
+        patch_size=16,
+        num_classes=1000,
+        dataset="synthetic",
+        world_size=world_size,
+        train_micro_batch_size_per_gpu=32,
+        train_batch_size=32 * world_size,
+        precision="fp16",
+    )
+
+
+def rank(number: int, device: str = "Tesla T4", uuid: str | None = None, node: str = "a") -> RankReport:
+    row = RankRow(
+        rank=number,
+        local_rank=number,
+        node=node,
+        node_ip="10.0.0.1",
+        pid=100 + number,
+        device=device,
+        device_uuid=uuid or f"GPU-{number}",
+        peak_memory_bytes=1000 * (number + 1),
+    )
+    return RankReport(row, cpu_count=8, threads=1)
+
+
+def epoch(number: int, seconds: float) -> EpochRow:
+    return EpochRow(
+        epoch=number,
+        epoch_seconds=seconds,
+        steps=10,
+        images_seen=640,
+        train_loss=1.0 / number,
+        train_accuracy=0.5,
+        eval_loss=None,
+        eval_accuracy=None,
+    )
+
+
+def seen(**changes: object) -> Observations:
+    values: dict[str, object] = {
+        "windows": [Window(5.0, (0.5,) * 10), Window(5.0, (0.5,) * 10)],
+        "epochs": [],
+        "loss_history": [3.0, 2.0],
+        "skipped_steps": 0,
+        "images_per_epoch": 50_000,
+        "flops_per_image": 35.1e9,
+        "startup_seconds": 1.0,
+        "warmup_seconds": 2.0,
+        "backend": "nccl",
+        "deepspeed_config": {},
+    }
+    return Observations(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_rates_flops_and_utilisation_follow_from_one_another() -> None:
+    metrics = build_result(trial(), [rank(0), rank(1)], seen()).metrics
+    assert metrics.images_per_second == pytest.approx(64 * 20 / 10)
+    assert metrics.images_per_second_per_worker == pytest.approx(64)
+    assert metrics.epoch_seconds == pytest.approx(50_000 / 128)
+    assert metrics.achieved_flops_per_second == pytest.approx(3 * 35.1e9 * 128)
+    assert metrics.mfu == pytest.approx(3 * 35.1e9 * 128 / (2 * 65e12))
+    assert metrics.peak_memory_bytes == 2000
+    assert metrics.images_seen == 20 * 64
+    assert metrics.train_loss == 2.5
+
+
+def test_utilisation_over_unlike_gpus_is_over_the_sum_of_their_peaks_and_null_with_an_unknown_one() -> None:
+    mixed = build_result(trial(), [rank(0), rank(1, "NVIDIA A100-SXM4-40GB")], seen()).metrics
+    assert mixed.mfu == pytest.approx(3 * 35.1e9 * 128 / (65e12 + 312e12))
+    assert build_result(trial(), [rank(0), rank(1, "Future GPU")], seen()).metrics.mfu is None
+
+
+def test_measured_epochs_take_the_place_of_the_derived_one() -> None:
+    epochs = [epoch(1, 12.0), epoch(2, 10.0), epoch(3, 8.0)]
+    metrics = build_result(trial(), [rank(0), rank(1)], seen(epochs=epochs)).metrics
+    assert (metrics.epoch_seconds, metrics.epoch_seconds_source) == (10.0, "measured")
+    assert metrics.epoch_seconds_without_first == 9.0
+    assert metrics.images_seen == 3 * 640 + 20 * 64
+    assert metrics.train_loss == pytest.approx(1 / 3)
+    one = build_result(trial(), [rank(0), rank(1)], seen(epochs=epochs[:1])).metrics
+    assert one.epoch_seconds_without_first is None
+
+
+def test_skipped_steps_are_counted_and_flagged() -> None:
+    result = build_result(trial(), [rank(0), rank(1)], seen(skipped_steps=3))
+    assert result.metrics.skipped_steps == 3
+    assert result.quality.flags == ["skipped_steps"]
+    assert "3 of 20 measured steps were skipped for an overflow" in result.quality.notes
+
+
+def test_a_loss_that_is_not_finite_is_null_with_a_reason() -> None:
+    result = build_result(trial(), [rank(0), rank(1)], seen(loss_history=[2.0, math.nan, 1.0]))
+    assert result.metrics.train_loss is None
+    assert result.loss_history == [2.0]
+    assert "the loss was not finite from step 2 on: it is not reported" in result.quality.notes
+
+
+def test_steadiness_is_not_claimed() -> None:
+    quality = build_result(trial(), [rank(0), rank(1)], seen()).quality
+    assert quality.state == "unassessed"
+    assert "steadiness was not assessed" in quality.notes[0]
+
+
+def test_two_ranks_on_one_gpu_fail_the_trial() -> None:
+    with pytest.raises(LaunchError, match=r"ranks \[0, 1\] trained on one GPU \(GPU-x\)"):
+        build_result(trial(), [rank(0, uuid="GPU-x"), rank(1, uuid="GPU-x")], seen())
+
+
+def test_the_points_of_a_series_share_their_fingerprint_and_other_hardware_does_not() -> None:
+    one = build_result(trial(1), [rank(0)], seen()).hardware
+    two = build_result(trial(2), [rank(0), rank(1, node="b")], seen()).hardware
+    other = build_result(trial(2), [rank(0), rank(1, "Tesla P4")], seen()).hardware
+    assert one.fingerprint == two.fingerprint != other.fingerprint
+    assert (one.nodes, two.nodes) == (1, 2)
+    assert other.devices == ["Tesla T4", "Tesla P4"]

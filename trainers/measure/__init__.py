@@ -1,0 +1,1 @@
+"""How step time is measured: windows on a clock, their statistics, and when to stop. Pure: no torch."""

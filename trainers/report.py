@@ -1,0 +1,182 @@
+"""Makes the one report of a trial out of what its ranks saw."""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from trainers.config import TrialConfig
+from trainers.device import TrainingDevice
+from trainers.device_peaks import dense_peak_flops
+from trainers.flops import achieved_flops_per_second, model_flops_utilisation
+from trainers.measure.summary import TimingSummary, summarise
+from trainers.measure.windows import Window, step_seconds_mean
+from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
+from trainers.world import LaunchError, World
+
+_LAST_STEPS_FOR_LOSS = 10
+_PACKAGES = ("torch", "deepspeed", "timm", "numpy", "ray")
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank tells of itself."""
+
+    row: RankRow
+    cpu_count: int | None
+    threads: int
+
+    @classmethod
+    def of(cls, world: World, device: TrainingDevice, windows: Sequence[Window]) -> "RankReport":
+        row = RankRow(
+            rank=world.rank,
+            local_rank=world.launch.local_rank,
+            node=world.node,
+            node_ip=world.node_ip,
+            pid=os.getpid(),
+            device=device.name,
+            device_uuid=device.uuid,
+            peak_memory_bytes=max(device.peak_memory_bytes(), 0),
+            reserved_memory_bytes=device.reserved_memory_bytes(),
+            step_seconds_mean=step_seconds_mean(windows),
+        )
+        return cls(row, os.cpu_count(), torch.get_num_threads())
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What rank 0 saw of the trial as a whole."""
+
+    windows: Sequence[Window]
+    epochs: Sequence[EpochRow]
+    loss_history: Sequence[float]
+    skipped_steps: int
+    images_per_epoch: int
+    flops_per_image: float
+    startup_seconds: float
+    warmup_seconds: float
+    backend: str
+    deepspeed_config: dict[str, Any]
+
+
+def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observations) -> TrialResult:
+    """The result of a trial.
+
+    Raises:
+        LaunchError: two ranks trained on one GPU.
+    """
+    _refuse_shared_devices(ranks)
+    timing = summarise(config.train_batch_size, seen.windows, config.measurement.relative_ci)
+    history, history_note = _finite_part(seen.loss_history)
+    notes = ["steadiness was not assessed: the series may still drift", *timing.notes]
+    notes += [history_note] if history_note else []
+    if seen.skipped_steps:
+        notes.append(f"{seen.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
+    return TrialResult(
+        metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),
+        quality=Quality(state="unassessed", flags=["skipped_steps"] if seen.skipped_steps else [], notes=notes),
+        overhead=TrialOverhead(
+            startup_seconds=seen.startup_seconds,
+            warmup_seconds=seen.warmup_seconds,
+            measure_seconds=timing.measured_seconds,
+        ),
+        hardware=_hardware(ranks, seen.backend),
+        ranks=[report.row for report in ranks],
+        epochs=list(seen.epochs),
+        loss_history=history,
+        deepspeed_config=seen.deepspeed_config,
+        versions=_versions(),
+    )
+
+
+def _metrics(
+    config: TrialConfig,
+    ranks: Sequence[RankReport],
+    seen: Observations,
+    timing: TimingSummary,
+    last_loss: float | None,
+) -> Metrics:
+    rate, flops = timing.images_per_second, seen.flops_per_image
+    peaks = [dense_peak_flops(report.row.device, config.precision) for report in ranks]
+    # Over unlike devices the denominator is the sum of their peaks; one unknown makes it unknown.
+    known = [peak for peak in peaks if peak is not None]
+    mean_peak = fmean(known) if len(known) == len(peaks) else None
+    epoch_seconds = [row.epoch_seconds for row in seen.epochs]
+    last = seen.epochs[-1] if seen.epochs else None
+    return Metrics(
+        images_per_second=rate,
+        images_per_second_per_worker=rate / config.world_size,
+        step_seconds_mean=timing.step_seconds_mean,
+        step_seconds_ci95_low=timing.step_seconds_ci95_low,
+        step_seconds_ci95_high=timing.step_seconds_ci95_high,
+        interval_kind=None if timing.step_seconds_ci95_low is None else "within_run",
+        step_seconds_p50=timing.step_seconds_p50,
+        step_seconds_p95=timing.step_seconds_p95,
+        measured_steps=timing.measured_steps,
+        skipped_steps=seen.skipped_steps,
+        epoch_seconds=fmean(epoch_seconds) if epoch_seconds else seen.images_per_epoch / rate,
+        epoch_seconds_source="measured" if epoch_seconds else "derived",
+        epoch_seconds_without_first=fmean(epoch_seconds[1:]) if len(epoch_seconds) > 1 else None,
+        images_seen=sum(row.images_seen for row in seen.epochs) + timing.measured_steps * config.train_batch_size,
+        peak_memory_bytes=max(report.row.peak_memory_bytes for report in ranks),
+        forward_flops_per_image=flops,
+        achieved_flops_per_second=achieved_flops_per_second(flops, rate),
+        mfu=model_flops_utilisation(flops, rate, config.world_size, mean_peak),
+        train_loss=last.train_loss if last else last_loss,
+        train_accuracy=last.train_accuracy if last else None,
+        eval_loss=last.eval_loss if last else None,
+        eval_accuracy=last.eval_accuracy if last else None,
+    )
+
+
+def _hardware(ranks: Sequence[RankReport], backend: str) -> Hardware:
+    """The fingerprint leaves out how many workers and nodes there are: that is where a series' points differ."""
+    kinds = sorted({(report.row.device, report.cpu_count or 0, report.threads) for report in ranks})
+    return Hardware(
+        devices=[report.row.device for report in ranks],
+        nodes=len({(report.row.node, report.row.node_ip) for report in ranks}),
+        backend=backend,
+        fingerprint=hashlib.sha256(json.dumps([kinds, backend]).encode()).hexdigest()[:16],
+        num_threads=ranks[0].threads,
+    )
+
+
+def _refuse_shared_devices(ranks: Sequence[RankReport]) -> None:
+    uuids = Counter(report.row.device_uuid for report in ranks if report.row.device_uuid is not None)
+    for uuid, count in uuids.items():
+        if count > 1:
+            sharing = [report.row.rank for report in ranks if report.row.device_uuid == uuid]
+            raise LaunchError(f"ranks {sharing} trained on one GPU ({uuid}): the timing means nothing")
+
+
+def _finite_part(history: Sequence[float]) -> tuple[list[float], str | None]:
+    for step, loss in enumerate(history):
+        if not abs(loss) < float("inf"):
+            return list(history[:step]), f"the loss was not finite from step {step + 1} on: it is not reported"
+    return list(history), None
+
+
+def _tail_mean(history: Sequence[float]) -> float | None:
+    return fmean(history[-_LAST_STEPS_FOR_LOSS:]) if history else None
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "vitscale_platform": f"{sys.platform} {platform.machine()}"}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if torch.version.cuda is not None and torch.cuda.is_available():
+        versions["cuda"] = torch.version.cuda
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return versions
