@@ -153,8 +153,8 @@ class Dispatcher:
             if study.study_id not in self._runs and self._run_retry.is_due():
                 self._start_run(study.study_id, study.attempt, None)
         while queued is not None and len(self._runs) < self._max_running and not self._stopping.is_set():
-            if not self._ray_answers(queued):
-                return
+            if queued in self._runs or not self._ray_answers(queued):
+                return  # in its runs: resumed while the job of the attempt before still winds down
             try:
                 with self._database.session() as session:
                     plan = begin_attempt(session, queued)

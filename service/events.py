@@ -76,7 +76,7 @@ class TrialFinished(_Event):
 
 
 class StudyFinished(_Event):
-    """The runner came to its end in good order. `error` where the study as a whole could not run or was stopped early."""
+    """The runner came to its end in good order. `error`: why the study as a whole could not run or was stopped."""
 
     type: Literal["study_finished"] = "study_finished"
     cancelled: bool = False

@@ -28,8 +28,9 @@ _OUT_OF_MEMORY_TYPES = {
     "ray.exceptions.OutOfMemoryError",  # Ray's memory monitor killed the worker
 }
 _OUT_OF_MEMORY_TEXT = re.compile(
+    # Not "OOM killer": Ray names it as one of many causes whenever a worker is gone.
     r"DefaultCPUAllocator: (can't|not enough)|CUDA out of memory|CUDA error: out of memory|"
-    r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory|running low on memory|std::bad_alloc|OOM[- ]kill",
+    r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory|running low on memory|std::bad_alloc",
     re.IGNORECASE,
 )
 _LOST_TYPES = {

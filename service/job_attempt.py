@@ -219,7 +219,8 @@ class JobAttempt:
             return self._cannot_be_stopped(f"cannot be reached ({error.detail})")
         with self._database.session() as session:
             add_note(locked_study(session, self._study_id), f"Waiting for Ray: {error.detail}")
-        self._pause(RETRY_SECONDS[min(self._misses, len(RETRY_SECONDS) - 1)])
+        is_starting = self._head.is_local and not self._head.is_alive()
+        self._pause(RETRY_SECONDS[0 if is_starting else min(self._misses, len(RETRY_SECONDS) - 1)])
         self._misses += 1
         return None
 

@@ -3,7 +3,8 @@
 Ray replays the log from its start on every connect. What was seen of it (2.60): it compresses frames that its own proxy
 then cannot read, so compression must not be offered; it answers no ping; a stream may end early, and the end of the
 stream is not the end of the job; a chunk may end within a line; and as it reads with universal newlines,
-"\\r" and "\\n" written apart are two line ends when followed live and one in a replay.
+"\\r" and "\\n" written apart are two line ends when followed live and one in a replay. Ray's own "Running entrypoint"
+may come after the job's first lines.
 """
 
 from collections.abc import Iterator

@@ -115,6 +115,7 @@ class LocalHead:
     def _claim_directory(self) -> None:
         """One head per data directory: a second server must not end the first one's head as a leftover."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory.chmod(0o700)
         if self._owner_lock is not None:
             return
         lock = (self.directory / "lock").open("w")

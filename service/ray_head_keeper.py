@@ -30,8 +30,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 def marked_processes(temp_dir: str) -> list[psutil.Process]:
     """This user's processes that belong to the head of `temp_dir`, wherever they are in the process tree.
 
-    Some of Ray's processes overwrite their environment with a title, others carry the directory in their arguments
-    only: either will do.
+    Some of Ray's processes overwrite their environment with a title: of those, the ones whose arguments name the
+    directory.
     """
     found = []
     for process in psutil.process_iter():
@@ -44,7 +44,10 @@ def marked_processes(temp_dir: str) -> list[psutil.Process]:
 
 
 def _is_marked(process: psutil.Process, temp_dir: str) -> bool:
-    return process.environ().get(MARKER) == temp_dir or any(temp_dir in argument for argument in process.cmdline())
+    environment = process.environ()
+    if "PATH" in environment:  # readable: a pager that somebody opened on one of Ray's logs is not ours to end
+        return environment.get(MARKER) == temp_dir
+    return any(temp_dir in argument for argument in process.cmdline())
 
 
 def _descendants(temp_dir: str) -> set[psutil.Process]:

@@ -16,6 +16,7 @@ os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "3600")  # what is finished, e
 
 import contextlib
 import logging
+import pickle
 import shutil
 import signal
 import sys
@@ -215,8 +216,17 @@ class _Messages(_StaysHere, tune.Callback):  # type: ignore[misc]
         self.running.pop(trial.trial_id, None)
         number = trial.config["trial"]["number"]
         self._clean_up(number)
-        failure = failure_of([describe(trial.get_error() or RuntimeError("the driver function died without a word"))])
+        failure = failure_of([describe(_error_of(trial))])
         self._record.driver_function_lost(number, failure.reason, failure.cause, will_retry=will_retry)
+
+
+def _error_of(trial: Trial) -> BaseException:
+    """What Tune has noted down about a trial that failed as such."""
+    file = trial.pickled_error_file
+    if file is None or not Path(file).is_file():
+        return RuntimeError("the trial's driver function died without a word")
+    error: BaseException = pickle.loads(Path(file).read_bytes())
+    return error
 
 
 class _StopWhen(_StaysHere, tune.Stopper):  # type: ignore[misc]

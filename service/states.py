@@ -25,9 +25,7 @@ class StudyState(StrEnum):
 
 _STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     StudyState.QUEUED: frozenset({StudyState.RUNNING, StudyState.CANCELLED, StudyState.FAILED}),
-    StudyState.RUNNING: frozenset(
-        {StudyState.SUCCEEDED, StudyState.PARTIAL, StudyState.FAILED, StudyState.CANCELLING}
-    ),
+    StudyState.RUNNING: frozenset({StudyState.SUCCEEDED, StudyState.PARTIAL, StudyState.FAILED, StudyState.CANCELLING}),
     StudyState.CANCELLING: frozenset({StudyState.CANCELLED}),
     StudyState.SUCCEEDED: frozenset({StudyState.QUEUED}),
     StudyState.PARTIAL: frozenset({StudyState.QUEUED}),

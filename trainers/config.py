@@ -15,7 +15,7 @@ Optimizer = Literal["adamw", "sgd"]
 
 
 class MeasurementConfig(BaseModel):
-    """How long a trial is measured. Steps are optimizer steps; `max_seconds` bounds warm-up and measurement together."""
+    """How long a trial is measured, in optimizer steps; `max_seconds` bounds warm-up and measurement together."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

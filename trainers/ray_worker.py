@@ -114,6 +114,7 @@ def train_loop(config: dict[str, Any]) -> None:
     Raises:
         WorkerError: whatever the trial raised, described.
     """
+    logging.getLogger("ray.train").setLevel(logging.ERROR)  # else it prints the whole report
     rank = ray.train.get_context().get_world_rank()
     try:
         report = _run(TrialConfig.model_validate(config["trial"]), rank)

@@ -90,7 +90,7 @@ class Hardware(_Strict):
     devices: list[str]  # one per rank
     nodes: int
     backend: str  # the one really used: gloo | nccl
-    fingerprint: str  # hash of devices, threads per worker, nodes: points of one series should share it
+    fingerprint: str  # hash of device kinds, cores, threads and backend: the points of one series share it
     num_threads: int
 
 

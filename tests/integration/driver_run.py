@@ -113,7 +113,12 @@ class DriverRun:
 
     def _told(self) -> str:
         lines = "\n".join(self.lines[-30:])
-        return f"events: {[event.type for event in self.events]}\n{lines}"
+        ends = [
+            f"trial {event.trial} attempt {event.trial_attempt}: {event.reason or event.state}"
+            for event in self.events
+            if isinstance(event, TrialFinished)
+        ]
+        return f"{len(self.events)} events, {ends}\n{lines}"
 
 
 @contextmanager
@@ -158,6 +163,7 @@ def driver_environment(head: LocalHead, code: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(head.token_path),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "PYTHONPATH": str(code),
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": {"PYTHONPATH": str(code)}}}),
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -66,7 +66,7 @@ def foreign_head(labels: str = "") -> Iterator[ForeignHead]:
     head = ForeignHead(f"http://127.0.0.1:{port}", token_file.read_text(), process)
     try:
         deadline = time.monotonic() + START_SECONDS
-        while not head.answers():
+        while "Ray runtime started" not in (folder / "log").read_text() or not head.answers():
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.3)

@@ -140,6 +140,16 @@ def test_shared_trials_run_side_by_side(local_head: LocalHead, tmp_path: Path) -
     assert [run.finished(number)[0].state for number in (1, 2, 3)] == ["succeeded"] * 3
 
 
+def test_a_study_stops_when_more_trials_have_failed_than_allowed(local_head: LocalHead, tmp_path: Path) -> None:
+    job = plan(trial(1, world_size=NUM_CPUS + 1), trial(2), study="failedstudy2", max_failed_trials=0)
+    with driver_run(local_head, tmp_path, job) as run:
+        assert run.exit_code() == 0
+    assert run.started() == [(1, 1)]
+    last = run.events[-1]
+    assert isinstance(last, StudyFinished)
+    assert (last.cancelled, last.error) == (False, "stopped: more than max_failed_trials = 0 trials failed")
+
+
 def test_without_a_cluster_it_says_so_and_starts_none(local_head: LocalHead, tmp_path: Path) -> None:
     with driver_run(local_head, tmp_path, plan(trial(1)), RAY_ADDRESS="") as run:
         assert run.exit_code() == 1

@@ -24,6 +24,11 @@ def named(own_type: str, message: str = "", *, rank: int | None = 0, at: float =
     return RaisedError(type=own_type.rpartition(".")[2], message=message, own_types=[own_type], rank=rank, raised_at=at)
 
 
+LOST = (
+    "The actor died unexpectedly before finishing this task. Worker exit type: SYSTEM_ERROR. Worker unexpectedly exits "
+    "with a connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM "
+    "killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed unexpectedly"
+)
 CLOSED = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:38117"
 
 
@@ -47,7 +52,7 @@ def invalid_config() -> ValidationError:
             named("ray.exceptions.RayActorError", "Task was killed due to the node running low on memory."),
             Reason.OUT_OF_MEMORY,
         ),
-        (named("ray.exceptions.RayActorError", "The actor died unexpectedly"), Reason.WORKER_LOST),
+        (named("ray.exceptions.RayActorError", LOST), Reason.WORKER_LOST),
         (named("ray.exceptions.RayActorError", "Worker exits with an exit code 0."), Reason.BAD_RESULT),
         (
             named("ray.train.v2._internal.exceptions.WorkerGroupStartupTimeoutError", "timed out"),
