@@ -41,9 +41,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 test-unit: $(READY)
-	$(BIN)/pytest tests/trainers tests/service tests/api
+	$(BIN)/pytest -m 'not slow' tests/trainers tests/service tests/api
 
 test-integration: $(READY)
+	$(BIN)/pytest -m slow tests/trainers tests/service tests/api
 	$(BIN)/pytest tests/integration tests/faults
 
 test: lint test-unit test-integration

@@ -47,6 +47,7 @@ from service.worker_processes import see_off
 from trainers.raised_error import describe
 
 CANCEL_SECONDS = 10.0  # for each of the two things that are waited for; a job has 20 s from SIGTERM
+LEADER_SLACK_SECONDS = 4 * CLEAN_UP_SECONDS  # ending, removing, seeing off, and what Ray itself takes
 HEAD_RESOURCE = "node:__internal_head__"  # every cluster's head node has one of it
 
 
@@ -126,8 +127,9 @@ def lead_trial(config: dict[str, Any]) -> None:
         serial += 1
         tune.report({MESSAGE_KEY: message(kind, serial, processes=processes, **fields)})
 
+    this_process = WorkerProcess(ray.get_runtime_context().get_node_id(), os.getpid())
     for retries_left in range(job.execution.retries, -1, -1):
-        report("started")
+        report("started", processes=[this_process])
         group_name = f"{group_prefix(job)}{planned.number}-{retries_left}"
         outcome = TrialAttempt(planned, job, group_name, RayCluster(), report).run()
         failure = outcome.failure
@@ -265,15 +267,24 @@ class StudyRun:
         over = threading.Event()
         thread = threading.Thread(target=self._tune, args=(over,), name="tune", daemon=True)
         thread.start()
-        while not over.wait(0.1):
-            if self._stop_asked.is_set() or self._record.too_many_failed:
-                break
+        while not over.wait(0.1) and not self._stops_early():
+            self._end_overdue_leaders()
         cancelled = self._stop_asked.is_set()
         self._end_what_runs()
         error = f"{type(self._error).__name__}: {self._error}" if self._error else None
         if self._record.too_many_failed and not cancelled:
             error = f"stopped: more than max_failed_trials = {self._job.execution.max_failed_trials} trials failed"
         self._writer.study_finished(cancelled=cancelled, error=error)
+
+    def _stops_early(self) -> bool:
+        return self._stop_asked.is_set() or self._record.too_many_failed
+
+    def _end_overdue_leaders(self) -> None:
+        """A driver function keeps all bounds by itself; one that is stopped or hangs is ended after all of them."""
+        execution = self._job.execution
+        bound = execution.queue_timeout_seconds + execution.trial_timeout_seconds + LEADER_SLACK_SECONDS
+        for attempt in self._record.overdue(bound):
+            self._cluster.see_off(attempt.leader, grace_seconds=0, timeout_seconds=CLEAN_UP_SECONDS)
 
     def _node_facts(self) -> list[dict[str, Any]]:
         return [
@@ -323,7 +334,7 @@ class StudyRun:
                 storage_path=folder,
                 verbose=0,
                 callbacks=[self._messages],
-                stop=_StopWhen(lambda: self._stop_asked.is_set() or self._record.too_many_failed),
+                stop=_StopWhen(self._stops_early),
                 failure_config=tune.FailureConfig(max_failures=execution.retries),
             ),
         ).fit()
@@ -348,7 +359,7 @@ class StudyRun:
             if actor is not None:
                 ray.kill(actor)
         self._cluster.remove_groups(group_prefix(self._job), CANCEL_SECONDS)
-        processes = [process for attempt in attempts for process in attempt.processes]
+        processes = [process for attempt in attempts for process in (*attempt.leader, *attempt.processes)]
         self._cluster.see_off(processes, grace_seconds=0.5, timeout_seconds=CANCEL_SECONDS)
         for attempt in attempts:
             self._record.cancel(attempt)

@@ -5,6 +5,7 @@ Messages come from the trials' driver functions through Tune's reports; Tune may
 
 import json
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,9 @@ class OpenAttempt:
 
     trial: int
     trial_attempt: int
-    processes: list[WorkerProcess] = field(default_factory=list)
+    leader: list[WorkerProcess] = field(default_factory=list)  # of its driver function, once it has spoken
+    processes: list[WorkerProcess] = field(default_factory=list)  # of its workers
+    started_at: float = field(default_factory=time.monotonic)
 
 
 def message(kind: str, serial: int, *, processes: list[WorkerProcess] | None = None, **fields: Any) -> str:
@@ -66,12 +69,12 @@ class StudyRecord:
             if self._closed or data["serial"] <= self._last_serial.get(trial, 0):
                 return
             self._last_serial[trial] = data["serial"]
+            processes = [WorkerProcess(*process) for process in data["processes"]]
             if data["kind"] == "started":
-                self._start(trial)
+                self._start(trial, processes)
             elif data["kind"] == "progress":
                 attempt = self._open[trial]
-                if data["processes"]:
-                    attempt.processes = [WorkerProcess(*process) for process in data["processes"]]
+                attempt.processes = processes or attempt.processes
                 self._writer.trial_progress(trial=trial, trial_attempt=attempt.trial_attempt, **data["fields"])
             else:
                 self._finish(trial, **data["fields"])
@@ -90,6 +93,12 @@ class StudyRecord:
         with self._lock:
             return self._open.get(trial)
 
+    def overdue(self, seconds: float) -> list[OpenAttempt]:
+        """The attempts that have been open for longer than this."""
+        now = time.monotonic()
+        with self._lock:
+            return [attempt for attempt in self._open.values() if now - attempt.started_at > seconds]
+
     def close(self) -> list[OpenAttempt]:
         """From here on nothing is taken. The attempts that are still open."""
         with self._lock:
@@ -101,8 +110,8 @@ class StudyRecord:
         with self._lock:
             self._finish(attempt.trial, state="cancelled")
 
-    def _start(self, trial: int) -> None:
-        attempt = OpenAttempt(trial, self._next_attempt[trial])
+    def _start(self, trial: int, leader: list[WorkerProcess] | None = None) -> None:
+        attempt = OpenAttempt(trial, self._next_attempt[trial], leader or [])
         self._next_attempt[trial] += 1
         self._open[trial] = attempt
         self._writer.trial_started(trial=trial, trial_attempt=attempt.trial_attempt)

@@ -143,11 +143,16 @@ def _note_progress(phase: str, done: int = 0, total: int | None = None, images_p
 
 
 def _check_device() -> None:
-    """On CUDA, the device that Ray gave to this worker must be the one that the trial will use: its local rank's."""
+    """The device that Ray gave to this worker must be the one that the trial will use: its local rank's GPU, if any."""
     import torch
 
     given = ray.train.torch.get_device()
     if given.type != "cuda":
+        if torch.cuda.is_available():
+            raise PlacementViolation(
+                f"Ray gave this worker no GPU, but it can see {torch.cuda.device_count()} and would train on one: "
+                "ask for num_gpus, or start the node with CUDA_VISIBLE_DEVICES empty"
+            )
         return
     local_rank = int(os.environ["LOCAL_RANK"])
     if given.index != local_rank:

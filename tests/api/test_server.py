@@ -22,6 +22,8 @@ from api.data_dir import StartRefused
 from api.server import WithoutQuery, serve
 from service.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 WAIT_SECONDS = 60.0
 _SERVE = """
 from api.server import serve

@@ -70,7 +70,10 @@ def test_a_killed_head_costs_the_running_trial_only(tmp_path: Path, own_head: Lo
         assert marked_processes(first) == []
 
 
-def test_a_hung_head_blocks_nobody_and_goes_on_when_it_wakes(tmp_path: Path, own_head: LocalHead) -> None:
+def test_a_hung_head_blocks_nobody_and_goes_on_when_it_wakes(
+    tmp_path: Path, own_head: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_attempt, "IDLE_SECONDS", 5.0)
     with running_server(tmp_path, own_head, package({}, trial_seconds=3), ray_timeout_seconds=2) as server:
         study, _ = server.studies.create(spec(micro_batches=FOUR))
         server.running_trial(study.id, 2, seconds=200)

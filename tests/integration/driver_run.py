@@ -168,6 +168,31 @@ def driver_environment(head: LocalHead, code: Path) -> dict[str, str]:
     }
 
 
+_LEFTOVERS = """
+import json, ray
+from ray.util.placement_group import placement_group_table
+from ray.util.state import list_actors
+ray.init(logging_level="ERROR", log_to_driver=False)
+groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
+actors = [a.class_name for a in list_actors(limit=1000) if a.state != "DEAD" and a.class_name != "JobSupervisor"]
+print(json.dumps(groups + actors))
+"""
+
+
+def leftovers(head: LocalHead) -> list[str]:
+    """Placement groups and actors that are on this head now, other than what Ray itself runs jobs with."""
+    asked = subprocess.run(
+        [sys.executable, "-c", _LEFTOVERS],
+        env=driver_environment(head, REPOSITORY) | {"RAY_API_SERVER_ADDRESS": head.connection.dashboard_url},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert asked.returncode == 0, asked.stderr
+    found: list[str] = json.loads(asked.stdout.splitlines()[-1])
+    return found
+
+
 def gcs_address(head: LocalHead) -> str:
     """Where the head listens, as Ray itself notes it down in its temporary directory."""
     temp_dir = json.loads((head.directory / "head.json").read_text())["temp_dir"]

@@ -10,7 +10,7 @@ from service.job_plan import Placement, WorkerGroup
 from service.ray_head import LocalHead
 from service.states import Reason
 from tests.integration.conftest import NUM_CPUS
-from tests.integration.driver_run import DriverRun, driver_run, plan, trial
+from tests.integration.driver_run import DriverRun, driver_run, leftovers, plan, trial
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,11 @@ def test_what_no_node_can_hold_is_infeasible_at_once(study: DriverRun, number: i
 def test_no_worker_process_is_left(study: DriverRun) -> None:
     assert study.worker_pids()
     assert not [pid for pid in study.worker_pids() if psutil.pid_exists(pid)]
+
+
+def test_no_placement_group_and_no_actor_is_left(study: DriverRun, local_head: LocalHead) -> None:
+    assert study.process.returncode == 0
+    assert leftovers(local_head) == []
 
 
 def test_what_workers_print_is_on_the_drivers_output_with_their_process_id(study: DriverRun) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from service.dispatch import Dispatcher
 from service.ray_connection import RemoteHead
 from service.settings import Settings
@@ -12,6 +14,8 @@ from service.states import StudyState
 from service.studies import Studies
 from tests.service.answering_server import answering
 from tests.service.factories import begin, open_database, spec
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager

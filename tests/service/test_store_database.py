@@ -195,6 +195,7 @@ class TestSchema:
         assert add_study(database)
         database.close()
 
+    @pytest.mark.slow
     def test_several_processes_may_upgrade_a_fresh_database_at_once(self, tmp_path: Path) -> None:
         code = (
             "import sys; from service.store import Database; import alembic.command\n"

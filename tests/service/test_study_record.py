@@ -88,6 +88,14 @@ def test_progress_tells_the_phase_and_remembers_the_processes(recorded: Recorded
     assert attempt.processes == processes
 
 
+def test_an_attempt_is_overdue_when_it_has_been_open_too_long(recorded: Recorded) -> None:
+    recorded.record.take(4, message("started", 1, processes=[WorkerProcess("node", 9)]))
+
+    assert recorded.record.overdue(60) == []
+    (attempt,) = recorded.record.overdue(-1)
+    assert attempt.leader == [WorkerProcess("node", 9)]
+
+
 class TestLostDriverFunction:
     cause = ErrorCause(type="ActorDiedError", message="gone")
 

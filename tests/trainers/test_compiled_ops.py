@@ -44,6 +44,7 @@ def test_what_is_not_compiled_is_told_with_what_to_do() -> None:
     assert compiled_ops.missing_compiled_op() is None
 
 
+@pytest.mark.slow
 def test_a_library_that_does_not_load_is_told_in_one_line(on_a_cpu_machine: Path) -> None:
     library = compiled_ops.library_path()
     assert library.is_relative_to(on_a_cpu_machine)

@@ -40,6 +40,7 @@ def test_a_precision_that_the_device_lacks_is_refused_with_what_to_take() -> Non
         _check_precision(trial(precision="fp16"), CPU)
 
 
+@pytest.mark.slow
 def test_the_optimizers_are_torchs_own_with_the_trials_settings() -> None:
     parameters = list(nn.Linear(2, 2).parameters())
     adamw = build_optimizer(trial(learning_rate=0.5, weight_decay=0.25), parameters, CPU)

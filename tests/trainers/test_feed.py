@@ -53,6 +53,7 @@ def test_resizing_keeps_an_even_image_even_and_the_right_size_untouched() -> Non
     assert torch.equal(resize(even, 8), even.float())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader_workers", [0, 1])
 def test_loader_and_device_serve_the_same_images_in_the_same_order_and_leave_no_process(loader_workers: int) -> None:
     data = images()

@@ -80,6 +80,7 @@ def test_the_same_seed_builds_the_same_model() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
+@pytest.mark.slow
 def test_a_distilled_model_trains_on_the_mean_of_its_two_heads() -> None:
     model = build_model(trial("deit_tiny_distilled_patch16_224"), "cpu").train()
     logits = model(torch.zeros(2, 3, 32, 32))

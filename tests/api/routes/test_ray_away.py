@@ -14,6 +14,8 @@ from api.app import create_app
 from service.settings import Settings
 from tests.api.routes.answers import TOKEN, assert_problem
 
+pytestmark = pytest.mark.slow
+
 RAY_TIMEOUT_SECONDS = 2.0
 PROMPT_SECONDS = 1.8  # far above what it takes, below Ray's timeout
 
