@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def lead_trial(config: dict[str, Any]) -> None:
     for retries_left in range(job.execution.retries, -1, -1):
         report("started", processes=[this_process])
         group_name = f"{group_prefix(job)}{planned.number}-{retries_left}"
-        outcome = TrialAttempt(planned, job, group_name, RayCluster(), report).run()
+        outcome = TrialAttempt(planned, job, group_name, RayCluster(), report, _scratch_folder(job)).run()
         failure = outcome.failure
         will_retry = failure is not None and failure.reason.is_retried and retries_left > 0
         report(
@@ -257,6 +257,7 @@ class StudyRun:
         self._writer = EventWriter(plan.study, plan.attempt)
         self._record = StudyRecord(self._job, self._writer)
         self._messages = _Messages(self._record, self._clean_up_trial)
+        self._folder = _scratch_folder(plan)
         self._error: Exception | None = None
 
     def run(self) -> None:
@@ -271,6 +272,7 @@ class StudyRun:
             self._end_overdue_leaders()
         cancelled = self._stop_asked.is_set()
         self._end_what_runs()
+        shutil.rmtree(self._folder, ignore_errors=True)
         error = f"{type(self._error).__name__}: {self._error}" if self._error else None
         if self._record.too_many_failed and not cancelled:
             error = f"stopped: more than max_failed_trials = {self._job.execution.max_failed_trials} trials failed"
@@ -299,14 +301,13 @@ class StudyRun:
 
     def _tune(self, over: threading.Event) -> None:
         try:
-            with _scratch_folder() as folder:
-                self._fit(folder)
+            self._fit()
         except Exception as error:  # noqa: BLE001 - told as the study's error by the thread that waits
             self._error = error
         finally:
             over.set()
 
-    def _fit(self, folder: str) -> None:
+    def _fit(self) -> None:
         demands = [
             Demand.of(trial.config.world_size, self._job.resources, self._num_gpus, trial.placement)
             for trial in self._job.trials
@@ -331,7 +332,7 @@ class StudyRun:
             ),
             run_config=tune.RunConfig(
                 name="study",
-                storage_path=folder,
+                storage_path=str(self._folder),
                 verbose=0,
                 callbacks=[self._messages],
                 stop=_StopWhen(self._stops_early),
@@ -369,16 +370,16 @@ def _trial_name(trial: Trial) -> str:
     return f"trial-{trial.config['trial']['number']}"
 
 
-@contextlib.contextmanager
-def _scratch_folder() -> Iterator[str]:
-    """For the few files Tune insists on. In Ray's session folder where there is one: it goes with it at the latest."""
+def _scratch_folder(job: JobPlan) -> Path:
+    """For the few files that Tune and Train insist on; the job driver removes it.
+
+    In Ray's session folder where that can be written to: then it goes with it, should the driver be killed.
+    """
     session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
-    writable = session.is_dir() and os.access(session, os.W_OK)
-    folder = tempfile.mkdtemp(prefix="vitscale-", dir=session if writable else None)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    parent = session if os.access(session, os.W_OK) else Path(tempfile.gettempdir())
+    folder = parent / group_prefix(job).rstrip("-")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def connect(address: str | None) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
@@ -66,7 +67,9 @@ class Outcome:
 class TrialAttempt:
     """Runs one attempt; it is the `TrialWatch` of its own trial."""
 
-    def __init__(self, planned: PlannedTrial, job: JobPlan, group_name: str, cluster: Cluster, report: Report) -> None:
+    def __init__(
+        self, planned: PlannedTrial, job: JobPlan, group_name: str, cluster: Cluster, report: Report, scratch: Path
+    ) -> None:
         num_gpus = job.resources.num_gpus
         if not isinstance(num_gpus, int):
             raise ValueError("num_gpus is resolved when the study starts, before any trial")
@@ -75,6 +78,7 @@ class TrialAttempt:
         self._job = job
         self._cluster = cluster
         self._report = report
+        self._scratch = scratch
         self._demand = Demand.of(planned.config.world_size, job.resources, num_gpus, planned.placement)
         self._wanted_at = time.monotonic()
         self._placed_at: float | None = None
@@ -112,7 +116,7 @@ class TrialAttempt:
     def _fit(self) -> list[RaisedError]:
         from trainers.ray_worker import fit
 
-        with tempfile.TemporaryDirectory(prefix="vitscale-") as storage:
+        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._scratch) as storage:
             return fit(
                 self._planned.config,
                 self,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +143,7 @@ def driver_run(
     try:
         yield run
         assert list(working_directory.iterdir()) == [], "the driver left files in its working directory"
+        assert scratch_folders(head, job) == [], "the driver left its scratch folder"
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -194,9 +196,19 @@ def leftovers(head: LocalHead) -> list[str]:
 
 
 def gcs_address(head: LocalHead) -> str:
-    """Where the head listens, as Ray itself notes it down in its temporary directory."""
-    temp_dir = json.loads((head.directory / "head.json").read_text())["temp_dir"]
-    return (Path(temp_dir) / "r" / "ray_current_cluster").read_text().strip()
+    """Where the head listens, as Ray itself notes it down."""
+    return (ray_directory(head) / "ray_current_cluster").read_text().strip()
+
+
+def ray_directory(head: LocalHead) -> Path:
+    """Ray's temporary directory."""
+    return Path(json.loads((head.directory / "head.json").read_text())["temp_dir"]) / "r"
+
+
+def scratch_folders(head: LocalHead, job: JobPlan) -> list[Path]:
+    """What a job has left on the disk."""
+    name = f"vitscale-{job.study}-{job.attempt}*"
+    return [*ray_directory(head).glob(f"session_latest/{name}"), *Path(tempfile.gettempdir()).glob(name)]
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
