@@ -7,7 +7,7 @@ CXX ?= g++
 TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo serve test test-unit test-integration lint format bench lock clean
+.PHONY: setup demo serve test test-unit test-integration lint format bench picture lock clean
 
 setup: $(READY)
 
@@ -51,6 +51,10 @@ test: lint test-unit test-integration
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks --output bench.json
+
+# The README's picture, from the last study of the running server (after `vitscale submit preset:demo --watch`).
+picture: $(READY)
+	$(BIN)/vitscale results latest | $(BIN)/python docs/terminal_picture.py docs/demo.svg 'vitscale results latest'
 
 # Writes the exact versions of what is installed now; run it after a deliberate upgrade.
 lock: $(READY)
