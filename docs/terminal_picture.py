@@ -1,4 +1,4 @@
-"""Makes a picture of what a command printed: `vitscale results latest | python docs/terminal_picture.py OUT COMMAND`."""
+"""Makes a picture of what a command printed: `vitscale results latest | terminal_picture.py OUT COMMAND`."""
 
 import io
 import sys

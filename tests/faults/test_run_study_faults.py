@@ -72,54 +72,52 @@ def test_no_worker_of_a_killed_trial_is_left(killed: DriverRun) -> None:
 
 
 @pytest.fixture(scope="module")
-def stopped(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A study whose first trial has a stopped worker. In its second, another study wants its CPUs; then SIGTERM.
-
-    That the stopped process is gone is seen to here: by then the next trial has started.
-    """
-    folder = tmp_path_factory.mktemp("stopped")
+def stopped(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> DriverRun:
+    """A study with a stopped worker in its first trial. That the process is gone is seen to as soon as the trial is."""
     job = plan(
         trial(1, world_size=2, **WITHOUT_END),
-        trial(2, world_size=2, **WITHOUT_END),
-        trial(3),
+        trial(2),
         study="stoppedstudy",
         trial_timeout_seconds=TRIAL_TIMEOUT_SECONDS,
     )
-    with driver_run(local_head, folder, job) as run:
+    with driver_run(local_head, tmp_path_factory.mktemp("stopped"), job) as run:
         pid = run.measuring(1).worker_pids[1]
         os.kill(pid, signal.SIGSTOP)
         run.wait_for(lambda event: isinstance(event, TrialFinished) and event.trial == 1)
         until(lambda: not psutil.pid_exists(pid), "the stopped worker is gone", 5)
-        run.measuring(2)
-        waiting = plan(trial(1, world_size=2), study="waitingstudy", queue_timeout_seconds=1)
-        with driver_run(local_head, folder, waiting) as other:
-            assert other.exit_code() == 0, other.lines
-        asked = time.monotonic()
-        run.process.send_signal(signal.SIGTERM)
-        code = run.exit_code()
-        seconds = time.monotonic() - asked
-    return {"run": run, "other": other, "code": code, "seconds": seconds}
+        assert run.exit_code() == 0, run.lines
+    return run
 
 
-def test_a_stopped_worker_runs_into_the_time_limit_and_is_named(stopped: dict[str, Any]) -> None:
-    (finished,) = stopped["run"].finished(1)
+def test_a_stopped_worker_runs_into_the_time_limit_and_is_named(stopped: DriverRun) -> None:
+    (finished,) = stopped.finished(1)
     assert (finished.state, finished.reason, finished.will_retry) == ("failed", Reason.TIMEOUT, False)
+    assert finished.error is not None
     assert "no answer from the process of rank 1" in finished.error.message
+    assert finished.total_seconds is not None
     assert TRIAL_TIMEOUT_SECONDS < finished.total_seconds < TRIAL_TIMEOUT_SECONDS + 30
 
 
-def test_a_trial_that_finds_no_room_ends_after_the_queue_timeout(stopped: dict[str, Any]) -> None:
-    (finished,) = stopped["other"].finished(1)
-    assert (finished.state, finished.reason, finished.will_retry) == ("failed", Reason.QUEUE_TIMEOUT, False)
-    assert finished.queue_seconds is None
+def test_the_next_trial_runs_after_a_stopped_worker(stopped: DriverRun) -> None:
+    assert [finished.state for finished in stopped.finished(2)] == ["succeeded"]
 
 
-def test_a_terminated_driver_ends_its_trial_and_says_so(stopped: dict[str, Any]) -> None:
-    run = stopped["run"]
-    assert stopped["code"] == 0
-    assert stopped["seconds"] < 20
-    assert run.started() == [(1, 1), (2, 1)]
-    assert [finished.state for finished in run.finished(2)] == ["cancelled"]
+def test_a_terminated_driver_ends_its_trial_and_says_so(local_head: LocalHead, tmp_path: Path) -> None:
+    """Before, while it holds all CPUs, another study's trial finds no room."""
+    job = plan(trial(1, world_size=2, **WITHOUT_END), trial(2), study="endedstudy23")
+    waiting = plan(trial(1, world_size=2), study="waitingstudy", queue_timeout_seconds=1)
+    with driver_run(local_head, tmp_path, job) as run:
+        run.measuring(1)
+        with driver_run(local_head, tmp_path, waiting) as other:
+            assert other.exit_code() == 0, other.lines
+        asked = time.monotonic()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.exit_code() == 0
+        assert time.monotonic() - asked < 20
+    (waited,) = other.finished(1)
+    assert (waited.reason, waited.will_retry, waited.queue_seconds) == (Reason.QUEUE_TIMEOUT, False, None)
+    assert run.started() == [(1, 1)]
+    assert [finished.state for finished in run.finished(1)] == ["cancelled"]
     last = run.events[-1]
     assert isinstance(last, StudyFinished)
     assert last.cancelled
