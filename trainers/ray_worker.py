@@ -121,6 +121,7 @@ def train_loop(config: dict[str, Any]) -> None:
     except BaseException as error:  # SystemExit too: no result is a failure
         described = describe(error, rank=rank, node=socket.gethostname())
         raise WorkerError(described.model_dump_json()) from error
+    logging.getLogger("ray.train.v2._internal.execution.context").setLevel(logging.WARNING)  # logs the whole report
     ray.train.report(report)
 
 
