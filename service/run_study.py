@@ -46,6 +46,7 @@ from service.trial_attempt import CLEAN_UP_SECONDS, EXIT_GRACE_SECONDS, TrialAtt
 from service.worker_processes import see_off
 from trainers.raised_error import describe
 
+TUNE_END_SECONDS = 4.0  # for Tune's own end after a study that was stopped early
 CANCEL_SECONDS = 10.0  # for each of the two things that are waited for; a job has 20 s from SIGTERM
 LEADER_SLACK_SECONDS = 4 * CLEAN_UP_SECONDS  # ending, removing, seeing off, and what Ray itself takes
 HEAD_RESOURCE = "node:__internal_head__"  # every cluster's head node has one of it
@@ -272,6 +273,7 @@ class StudyRun:
             self._end_overdue_leaders()
         cancelled = self._stop_asked.is_set()
         self._end_what_runs()
+        over.wait(TUNE_END_SECONDS)  # Tune writes its state once more when it ends, and would make the folder anew
         shutil.rmtree(self._folder, ignore_errors=True)
         error = f"{type(self._error).__name__}: {self._error}" if self._error else None
         if self._record.too_many_failed and not cancelled:
