@@ -37,6 +37,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution import context as train_context
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
@@ -121,7 +122,7 @@ def train_loop(config: dict[str, Any]) -> None:
     except BaseException as error:  # SystemExit too: no result is a failure
         described = describe(error, rank=rank, node=socket.gethostname())
         raise WorkerError(described.model_dump_json()) from error
-    logging.getLogger("ray.train.v2._internal.execution.context").setLevel(logging.WARNING)  # logs the whole report
+    train_context.logger.setLevel(logging.WARNING)  # it logs the whole report
     ray.train.report(report)
 
 
