@@ -131,10 +131,6 @@ class World:
         dist.all_reduce(total)
         return total.cpu()
 
-    def means(self, values: torch.Tensor) -> torch.Tensor:
-        """The element-wise mean over ranks, float64, on the CPU."""
-        return self.sums(values) / self.size
-
     def gather(self, value: Any) -> list[Any] | None:
         """Every rank's (picklable) value in rank order on rank 0, None on the others."""
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None

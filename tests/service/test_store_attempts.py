@@ -1,8 +1,5 @@
 """What the dispatcher asks of the store: the queue, a job's plan, its end, and what is left after a crash."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from service.errors import NotFound, WrongState
@@ -20,19 +17,7 @@ from service.store.attempts import (
     set_ray,
 )
 from service.studies import Studies
-from tests.service.factories import Job, begin, feed, open_database, open_studies, spec
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(tmp_path)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def studies(database: Database) -> Studies:
-    return open_studies(database)
+from tests.service.factories import Job, begin, feed, spec
 
 
 def create(studies: Studies, *micro_batches: int, **more: object) -> str:

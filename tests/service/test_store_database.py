@@ -4,7 +4,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import ClassVar
@@ -19,16 +18,8 @@ from service.store import Database
 from service.store.database import SchemaUnknown
 from service.store.study_rows import insert_study
 from service.store.tables import Base, Study, StudyTag, Trial
-from tests.service.factories import open_database
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(tmp_path)
-    yield database
-    database.close()
 
 
 def add_study(database: Database, name: str = "a") -> str:

@@ -1,8 +1,6 @@
 """A job's log taken in: what events do to the rows, and that reading any of it again changes nothing."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -24,8 +22,6 @@ from tests.service.factories import (
     epoch_row,
     error_cause,
     feed,
-    open_database,
-    open_studies,
     rank_row,
     spec,
     trial_result,
@@ -33,18 +29,6 @@ from tests.service.factories import (
 from trainers.result import EpochRow, RankRow
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(tmp_path)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def studies(database: Database) -> Studies:
-    return open_studies(database)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import json
 import re
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,33 +22,17 @@ from service.store import Database
 from service.store.attempts import finish_study
 from service.store.tables import Base
 from service.studies import Studies
-from service.views import StudyView
-from tests.service.factories import Job, begin, epoch_row, feed, open_database, open_studies, spec, trial_result
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(tmp_path)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def studies(database: Database) -> Studies:
-    return open_studies(database)
-
-
-def create(studies: Studies, **fields: Any) -> StudyView:
-    return studies.create(spec(**fields))[0]
-
-
-def run(database: Database, study_id: str, *, failing: tuple[int, ...] = ()) -> None:
-    """Runs the study's pending trials to their end, and the study to its own."""
-    plan = begin(database, study_id)
-    job = Job(plan)
-    feed(database, plan, [(job.failed if t.number in failing else job.succeeded)(t.number) for t in plan.trials])
-    with database.session() as session:
-        finish_study(session, study_id, cancelled=False, error=None)
+from tests.service.factories import (
+    Job,
+    begin,
+    create,
+    epoch_row,
+    feed,
+    open_studies,
+    run,
+    spec,
+    trial_result,
+)
 
 
 class TestCreate:

@@ -1,23 +1,12 @@
 """Results as CSV: one line per trial, read back with the standard reader."""
 
 import csv
-from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
-
-import pytest
 
 from service.results_csv import COLUMNS, csv_text
 from service.states import TrialState
 from service.store import Database
-from tests.service.factories import Job, begin, error_cause, feed, open_database, open_studies, spec, trial_result
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(tmp_path)
-    yield database
-    database.close()
+from tests.service.factories import Job, begin, error_cause, feed, open_studies, spec, trial_result
 
 
 def read(text: str) -> list[dict[str, str]]:

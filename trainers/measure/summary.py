@@ -35,7 +35,7 @@ def summarise(train_batch_size: int, windows: Sequence[Window], relative_ci: flo
     steps = all_step_seconds(windows)
     mean, half_width = step_seconds_mean(windows), batch_means_half_width(steps)
     notes = []
-    if min(window.steps for window in windows[:1]) < MIN_WINDOW_STEPS:
+    if windows[0].steps < MIN_WINDOW_STEPS:
         notes.append(
             f"the window had {windows[0].steps} instead of {MIN_WINDOW_STEPS} steps: max_steps or max_seconds "
             "allowed no more"
