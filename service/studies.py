@@ -294,16 +294,6 @@ def _refuse_what_cannot_run(planned: Plan) -> None:
         if all(refusal.code == NotAvailable.code for refusal in planned.refused):
             raise NotAvailable(f"{sentence} with this version", items)
         raise SpecInvalid(f"{sentence}; no study was made", items)
-    if not any(point.state == "pending" for point in planned.trials):
-        detail = (
-            "every point is skipped: nothing would be run"
-            if planned.trials
-            else "no point is left: nothing would be run"
-        )
-        pointer = "/on_indivisible" if planned.trials else "/exclude"
-        raise SpecInvalid(
-            "The study would run nothing", [ErrorItem(pointer, detail, "change the axes under /parameters")]
-        )
 
 
 def _detail(refusal: Refusal) -> str:
