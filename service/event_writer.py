@@ -16,8 +16,6 @@ from service.events import (
 
 STANDARD_OUTPUT = 1
 
-TrialEvent = TrialStarted | TrialProgress | TrialFinished
-
 
 class EventWriter:
     """Numbers events from 1 and writes each with one system call. Threads may share it."""

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.errors import NotFound
 from service.spelling import closest
 
 
@@ -67,19 +66,6 @@ def model_table() -> Mapping[str, ModelFacts]:
     """All offered models by name."""
     table = _Table.model_validate(json.loads(files("service").joinpath("model_table.json").read_text("utf-8")))
     return MappingProxyType({facts.name: facts for facts in table.models})
-
-
-def model_facts(name: str) -> ModelFacts:
-    """What is known of one model.
-
-    Raises:
-        NotFound: the model is not offered; names the closest that are.
-    """
-    facts = model_table().get(name)
-    if facts is None:
-        hint = did_you_mean_model(name)
-        raise NotFound(f"The model {name} is not offered" + (f": {hint}" if hint else ""))
-    return facts
 
 
 def did_you_mean_model(name: str) -> str:

@@ -89,7 +89,3 @@ class RayJobs(RayHttp):
     def stop(self, submission_id: str) -> None:
         """Asks the job to end (SIGTERM to its driver, SIGKILL later). Returns at once; no error for an unknown job."""
         self.repeated("POST", f"/api/jobs/{submission_id}/stop", accept=(404,))
-
-    def delete(self, submission_id: str) -> None:
-        """Removes an ended job's record from the cluster; no error for an unknown job."""
-        self.repeated("DELETE", f"/api/jobs/{submission_id}", accept=(404,))

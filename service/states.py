@@ -66,11 +66,6 @@ class Reason(StrEnum):
         """Run again by itself, up to `execution.retries`."""
         return self in {Reason.WORKER_LOST, Reason.INIT_TIMEOUT}
 
-    @property
-    def is_finding(self) -> bool:
-        """A result about the frontier, not an accident."""
-        return self in {Reason.OUT_OF_MEMORY, Reason.INFEASIBLE}
-
 
 def final_study_state(trials: list[TrialState]) -> StudyState:
     """The state of a study whose job is over, from its trials' states (skipped points do not count)."""
