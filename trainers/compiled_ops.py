@@ -8,6 +8,7 @@ its lock. So it is compiled once, at set-up, into a place of its own, and trials
 Nothing here imports torch, so that preflight checks may ask from any process; the compiling happens in a child process.
 """
 
+import hashlib
 import importlib.util
 import os
 import platform
@@ -31,7 +32,9 @@ def is_needed() -> bool:
 
 
 def library_path() -> Path:
-    """Where the compiled op is kept: one place per machine type and version of Python, torch and DeepSpeed.
+    """Where the compiled op is kept: one place per kind of processor and version of Python, torch and DeepSpeed.
+
+    It is compiled for the processor at hand, and a home directory or an image may be shared by unlike ones.
 
     Below TORCH_EXTENSIONS_DIR where that is set (an image may carry it), else in the user's cache.
 
@@ -42,8 +45,17 @@ def library_path() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = Path(root) if root else cache / "vitscale" / "compiled-ops"
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    key = f"{python}-torch{version('torch')}-deepspeed{version('deepspeed')}-{platform.machine()}"
+    processor = f"{platform.machine()}-{_processor_features()}"
+    key = f"{python}-torch{version('torch')}-deepspeed{version('deepspeed')}-{processor}"
     return folder / key / f"{OP_NAME}.so"
+
+
+def _processor_features() -> str:
+    """A short hash of what the processor can do, as Linux lists it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    listed = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return hashlib.sha256(" ".join(sorted(listed.split())).encode()).hexdigest()[:8]
 
 
 def missing_compiled_op() -> str | None:

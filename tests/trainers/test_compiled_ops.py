@@ -27,6 +27,15 @@ def test_there_is_one_library_for_each_version_of_torch_and_deepspeed(
     assert after != before
 
 
+def test_unlike_processors_that_share_a_folder_have_a_library_each(
+    on_a_cpu_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = compiled_ops.library_path()
+    assert here.parent.parent == on_a_cpu_machine
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\nflags : avx2 fma\n")
+    assert compiled_ops.library_path() != here
+
+
 def test_without_an_extension_folder_the_users_cache_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
