@@ -138,8 +138,7 @@ class TrialAttempt:
         if len(result.ranks) != self._demand.world_size:
             text = f"the result tells of {len(result.ranks)} ranks; the world size is {self._demand.world_size}"
             return plain_failure(Reason.BAD_RESULT, text, rank=0)
-        shared = why_shared_device({row.rank: row.device_uuid for row in result.ranks})
-        return plain_failure(Reason.PLACEMENT_VIOLATION, shared) if shared else result
+        return result
 
     def _outcome(self, ended: TrialResult | Failure) -> Outcome:
         return Outcome(

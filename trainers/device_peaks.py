@@ -10,7 +10,7 @@ from typing import Final
 from trainers.config import Precision
 
 # Longer names first where one is part of another. Sources: NVIDIA data sheets for T4, P4, V100, A10, A30, A100, A40,
-# L4, L40S, H100, H200, GB202; the GA102/AD102 white papers for RTX cards.
+# L4, L40S, H100, H200; the GA102/AD102 white papers for RTX cards.
 _TERA: Final[tuple[tuple[str, dict[Precision, float]], ...]] = (
     ("H200", {"fp32": 67.0, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4}),
     ("H100 PCIe", {"fp32": 51.2, "tf32": 378.0, "bf16": 756.0, "fp16": 756.0}),
@@ -19,7 +19,6 @@ _TERA: Final[tuple[tuple[str, dict[Precision, float]], ...]] = (
     ("A100", {"fp32": 19.5, "tf32": 156.0, "bf16": 312.0, "fp16": 312.0}),
     ("A40", {"fp32": 37.4, "tf32": 74.8, "bf16": 149.7, "fp16": 149.7}),
     ("A30", {"fp32": 10.3, "tf32": 82.0, "bf16": 165.0, "fp16": 165.0}),
-    ("A10G", {"fp32": 35.0, "tf32": 35.0, "bf16": 70.0, "fp16": 70.0}),
     ("A10", {"fp32": 31.2, "tf32": 62.5, "bf16": 125.0, "fp16": 125.0}),
     ("L40S", {"fp32": 91.6, "tf32": 183.0, "bf16": 362.0, "fp16": 362.0}),
     ("L4", {"fp32": 30.3, "tf32": 60.0, "bf16": 121.0, "fp16": 121.0}),

@@ -22,7 +22,6 @@ from trainers.device_peaks import dense_peak_flops
         ("Tesla T4", "fp32", 8.1),
         ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
         ("NVIDIA A10", "bf16", 125.0),
-        ("NVIDIA A10G", "bf16", 70.0),
         ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
         ("NVIDIA H200", "fp16", 989.4),
         ("NVIDIA GeForce RTX 3070", "fp32", 20.3),
@@ -38,6 +37,7 @@ def test_the_peak_of_a_known_gpu_is_the_dense_one_for_the_precision(name: str, p
     ("name", "precision"),
     [
         ("Tesla T4", "bf16"),  # the chip has no bf16 units
+        ("NVIDIA A10G", "bf16"),  # no A10, and no data sheet of its own
         ("NVIDIA GeForce RTX 3070 Ti", "fp32"),
         ("NVIDIA GeForce RTX 3070 Laptop GPU", "fp32"),
         ("AMD EPYC", "fp32"),
