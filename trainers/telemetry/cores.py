@@ -8,8 +8,12 @@ from typing import Final
 from trainers.telemetry.readings import CoreCounters, CorePool, ProcessUse, RankReadings
 from trainers.telemetry.rows import CoresRow, ProcessRow
 
-# Of the cores a trial wants, so much may be taken before its time is doubted. Ray's own daemons and a quiet desktop use
-# a few percent of a core and do not reach it; a process that computes takes a whole core, or its fair share of one.
+# What others may take of the cores a trial wants before its time is doubted, in cores. A head of Ray with its
+# dashboard and the leader of a trial use 0.12 together (measured on two cores); a process that computes takes its fair
+# share of a core, half of one or more.
+OTHERS_CORES: Final = 0.2
+# ... or so much of one rank's cores, where a rank has many. Of one rank and not of all: what others take they may take
+# from a single rank, and all wait for the slowest.
 OTHERS_SHARE: Final = 0.10
 # A hypervisor's steal cannot be argued with: what it takes, a step gets longer by. Quiet virtual machines stay below
 # one percent.
@@ -79,10 +83,11 @@ def _judge(pool: CorePool, members: Sequence[RankReadings], reader: RankReadings
     excess = excess_cores(others_cores, wanted, pool.cores)
     resolution = 2 * _TICK_SECONDS * math.sqrt(2 * pool.cores * len(counted)) / seconds
     reasons = []
-    if excess > max(OTHERS_SHARE * wanted, resolution):
+    tolerated = max(OTHERS_CORES, OTHERS_SHARE * wanted / len(members), resolution)
+    if excess > tolerated:
         reasons.append(
             f"others used {others_cores:.2f} of {pool.cores:g} cores ({pool.limit}) of {reader.node} where the trial "
-            f"wanted {wanted:.2f}: {_who(row.others)}"
+            f"wanted {wanted:.2f}: {_who(row.others, others_cores - _seen_cores(reader.processes, own_pids))}"
         )
     if steal_share is not None and steal_share > STEAL_SHARE and sum(steal) > resolution * seconds:
         reasons.append(f"the hypervisor took {steal_share:.1%} of the processor time wanted on {reader.node} (steal)")
@@ -112,7 +117,12 @@ def _others(processes: Sequence[ProcessUse], own_pids: set[int]) -> list[Process
     ]
 
 
-def _who(others: Sequence[ProcessRow]) -> str:
-    if not others:
-        return "no process seen at the end had (short-lived ones, or such as cannot be seen from here)"
-    return ", ".join(f"{row.name} (pid {row.pid}) {row.cores:.2f}" for row in others)
+def _seen_cores(processes: Sequence[ProcessUse], own_pids: set[int]) -> float:
+    return sum(use.cores for use in processes if use.pid not in own_pids)
+
+
+def _who(others: Sequence[ProcessRow], unseen_cores: float) -> str:
+    named = [f"{row.name} (pid {row.pid}) {row.cores:.2f}" for row in others]
+    if unseen_cores > OTHERS_CORES / 2:
+        named.append(f"processes that had ended or cannot be seen from here {unseen_cores:.2f}")
+    return ", ".join(named)

@@ -48,9 +48,18 @@ def test_a_process_on_a_core_that_is_free_does_not() -> None:
     assert found.reasons == []
 
 
-def test_daemons_that_use_a_few_percent_do_not() -> None:
-    # Both cores are wanted, and Ray's processes use 8 % of one.
-    assert verdict(rank(0, window(own=0.95, busy=1.96)), rank(1, window(own=0.93))).reasons == []
+def test_rays_own_processes_do_not() -> None:
+    # Recorded on two cores, both wanted: a head with its dashboard and the leader of the trial use 0.12.
+    assert verdict(rank(0, window(own=0.95, busy=1.97)), rank(1, window(own=0.90))).reasons == []
+
+
+def test_of_many_ranks_a_single_one_held_up_is_enough() -> None:
+    # Sixteen ranks on sixteen cores and one process that computes: 6 % of all, but one rank has half a core.
+    pool = CorePool("boot", "processors", 16)
+    ranks = [rank(n, window(own=15 / 16, busy=16.0 if n == 0 else None), pools=(pool,)) for n in range(16)]
+    assert len(verdict(*ranks).reasons) == 1
+    # One rank with sixteen threads loses six percent.
+    assert verdict(rank(0, window(own=15.0, busy=16.0), pools=(pool,), num_threads=16)).reasons == []
 
 
 def test_loader_workers_are_wanted_cores_too() -> None:
@@ -87,15 +96,15 @@ def test_a_quota_is_judged_for_the_ranks_under_it() -> None:
 
     limited = rank(
         0,
-        WindowReadings(reading(0, 0, 0), Reading(11, 0.3, 0.0, (CoreCounters(0.31), CoreCounters(0.5)))),
+        WindowReadings(reading(0, 0, 0), Reading(11, 0.29, 0.0, (CoreCounters(0.31), CoreCounters(0.5)))),
         pools=(PROCESSORS, quota),
     )
     processors, group = judge_cores([limited])
     assert processors.reasons == []
     assert (group.row.cores, group.row.limit) == (0.5, "quota")
     assert group.reasons == [
-        "others used 0.20 of 0.5 cores (quota) of a where the trial wanted 1.00: "
-        "no process seen at the end had (short-lived ones, or such as cannot be seen from here)"
+        "others used 0.21 of 0.5 cores (quota) of a where the trial wanted 1.00: "
+        "processes that had ended or cannot be seen from here 0.21"
     ]
 
 
