@@ -9,8 +9,8 @@ from trainers.telemetry.readings import CoreCounters, CorePool, ProcessUse, Rank
 from trainers.telemetry.rows import CoresRow, ProcessRow
 
 # What others may take of the cores a trial wants before its time is doubted, in cores. A head of Ray with its
-# dashboard and the leader of a trial use 0.12 together (measured on two cores); a process that computes takes its fair
-# share of a core, half of one or more.
+# dashboard, the leader of a trial, and VitScale's own server and client use 0.13 to 0.16 together (measured on two
+# cores); a process that computes takes its fair share of a core, half of one or more.
 OTHERS_CORES: Final = 0.2
 # ... or so much of one rank's cores, where a rank has many. Of one rank and not of all: what others take they may take
 # from a single rank, and all wait for the slowest.
