@@ -487,6 +487,7 @@ class TestSize:
         )
         assert len(result.trials) == 99 * 101
 
+    @pytest.mark.slow
     def test_the_largest_study_is_planned(self) -> None:
         data = changed(MINIMAL, "workload/image_size", 32)
         result = planned(
