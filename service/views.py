@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
 from trainers.result import EpochRow, RankRow
@@ -204,6 +205,7 @@ class ResultRow(_View):
     quality: RowQuality
     overhead: Overhead
     hardware: RowHardware
+    between_runs: BetweenRuns | None  # the point's runs together; null below two runs with a result
 
 
 class ResultsPage(_View):
