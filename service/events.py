@@ -70,7 +70,9 @@ class TrialFinished(_Event):
     reason: Reason | None = None
     error: ErrorCause | None = None
     result: TrialResult | None = None  # with succeeded only
-    will_retry: bool = False  # the runner starts the next attempt of this trial by itself
+    # The runner starts the next attempt of this trial by itself: after a failure that may pass, or, with a result, to
+    # measure once more what was contended. Should that fail, this result stands.
+    will_retry: bool = False
     queue_seconds: float | None = None  # wanted -> workers placed
     total_seconds: float | None = None  # wanted -> everything of it gone
 

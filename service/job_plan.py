@@ -45,15 +45,20 @@ class Execution(_Strict):
     trial_timeout_seconds: float = 900
     queue_timeout_seconds: float = 600
     retries: int = 1
+    contended_retries: int = 1
     max_failed_trials: int | None = None
 
 
 class PlannedTrial(_Strict):
-    """One trial of the job. `number` counts from 1 within the study; `attempt` is the trial's own next attempt."""
+    """One trial of the job. `number` counts from 1 within the study; `attempt` is the trial's own next attempt.
+
+    `contended_attempts`: how many attempts have measured it already and were to be measured once more.
+    """
 
     number: int = Field(ge=1)
     repeat: int = Field(default=0, ge=0)
     attempt: int = Field(default=1, ge=1)
+    contended_attempts: int = Field(default=0, ge=0)
     placement: Placement = Placement()
     config: TrialConfig
 

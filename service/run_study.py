@@ -15,6 +15,7 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no files for
 os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "3600")  # what is finished, events tell; nothing is restored
 
 import contextlib
+import itertools
 import logging
 import pickle
 import shutil
@@ -41,6 +42,7 @@ from service.event_writer import EventWriter
 from service.failure import failure_of
 from service.feasibility import Demand, Node, resolved_num_gpus
 from service.job_plan import JobPlan, PlannedTrial
+from service.reruns import Reruns
 from service.study_record import MESSAGE_KEY, StudyRecord, WorkerProcess, message
 from service.trial_attempt import CLEAN_UP_SECONDS, EXIT_GRACE_SECONDS, TrialAttempt
 from service.worker_processes import see_off
@@ -129,12 +131,13 @@ def lead_trial(config: dict[str, Any]) -> None:
         tune.report({MESSAGE_KEY: message(kind, serial, processes=processes, **fields)})
 
     this_process = WorkerProcess(ray.get_runtime_context().get_node_id(), os.getpid())
-    for retries_left in range(job.execution.retries, -1, -1):
+    reruns = Reruns.of(planned, job.execution)
+    for run in itertools.count(1):
         report("started", processes=[this_process])
-        group_name = f"{group_prefix(job)}{planned.number}-{retries_left}"
+        group_name = f"{group_prefix(job)}{planned.number}-{run}"
         outcome = TrialAttempt(planned, job, group_name, RayCluster(), report, _scratch_folder(job)).run()
         failure = outcome.failure
-        will_retry = failure is not None and failure.reason.is_retried and retries_left > 0
+        will_retry = reruns.take_one(outcome)
         report(
             "finished",
             state="failed" if failure else "succeeded",

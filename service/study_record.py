@@ -52,6 +52,7 @@ class StudyRecord:
         self._next_attempt = {trial.number: trial.attempt for trial in plan.trials}
         self._last_serial: dict[int, int] = {}
         self._finished: set[int] = set()
+        self._measured = {trial.number for trial in plan.trials if trial.contended_attempts}
         self._closed = False
         self._lock = threading.RLock()
         self._num_failed = 0
@@ -118,9 +119,12 @@ class StudyRecord:
 
     def _finish(self, trial: int, *, state: str, will_retry: bool = False, **fields: Any) -> None:
         attempt = self._open.pop(trial)
+        if state == "succeeded":
+            self._measured.add(trial)
         if not will_retry:
             self._finished.add(trial)
-            self._num_failed += state == "failed"
+            # An attempt to measure once more that fails leaves the trial with the result it has.
+            self._num_failed += state == "failed" and trial not in self._measured
         self._writer.trial_finished(
             trial=trial, trial_attempt=attempt.trial_attempt, state=state, will_retry=will_retry, **fields
         )

@@ -12,6 +12,7 @@ from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
 from trainers.result import EpochRow, RankRow
+from trainers.telemetry.rows import Telemetry
 
 
 def rfc3339(moment: datetime) -> str:
@@ -112,41 +113,6 @@ class Overhead(_View):
     total_seconds: float | None = None
 
 
-class AttemptView(_View):
-    """One run of a trial. `study_attempt` is the Ray job it ran in."""
-
-    attempt: int
-    study_attempt: int
-    state: TrialState
-    reason: Reason | None
-    error: ErrorCause | None
-    started_at: UtcTime
-    finished_at: UtcTime | None
-    overhead: Overhead
-    deepspeed_config: dict[str, Any] | None  # read back from the engine
-    versions: dict[str, str] | None
-    loss_history: list[float]  # mean over ranks, per optimizer step, bounded
-
-
-class TrialView(TrialSummary):
-    """The answer of `GET /studies/{id}/trials/{n}`. `ranks` and `epochs` are of the last attempt."""
-
-    study_id: str
-    placement: dict[str, Any]
-    config: dict[str, Any] | None  # the TrialConfig as the worker gets it; a skipped point has none
-    attempts: list[AttemptView]
-    ranks: list[RankRow]
-    epochs: list[EpochRow]
-
-
-class LogLine(_View):
-    """One line of a job's log. `position` counts lines from 0 within that study attempt."""
-
-    attempt: int  # of the study
-    position: int
-    text: str
-
-
 class RowMetrics(_View):
     """As `trainers.result.Metrics`, each key null where it was not measured."""
 
@@ -182,6 +148,47 @@ class RowQuality(_View):
     state: str = "unassessed"
     flags: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)  # a reason for each thing that is null
+
+
+class AttemptView(_View):
+    """One run of a trial. `study_attempt` is the Ray job it ran in.
+
+    `metrics`, `quality` and `telemetry` are its own result; an earlier attempt has one if it was contended.
+    """
+
+    attempt: int
+    study_attempt: int
+    state: TrialState
+    reason: Reason | None
+    error: ErrorCause | None
+    started_at: UtcTime
+    finished_at: UtcTime | None
+    overhead: Overhead
+    deepspeed_config: dict[str, Any] | None  # read back from the engine
+    versions: dict[str, str] | None
+    loss_history: list[float]  # mean over ranks, per optimizer step, bounded
+    metrics: RowMetrics | None = None
+    quality: RowQuality | None = None
+    telemetry: Telemetry | None = None  # the machine's, while it was measured
+
+
+class TrialView(TrialSummary):
+    """The answer of `GET /studies/{id}/trials/{n}`. `ranks` and `epochs` are of the attempt whose result stands."""
+
+    study_id: str
+    placement: dict[str, Any]
+    config: dict[str, Any] | None  # the TrialConfig as the worker gets it; a skipped point has none
+    attempts: list[AttemptView]
+    ranks: list[RankRow]
+    epochs: list[EpochRow]
+
+
+class LogLine(_View):
+    """One line of a job's log. `position` counts lines from 0 within that study attempt."""
+
+    attempt: int  # of the study
+    position: int
+    text: str
 
 
 class RowHardware(_View):

@@ -21,6 +21,8 @@ from trainers.flops import achieved_flops_per_second, model_flops_utilisation
 from trainers.measure.summary import TimingSummary, summarise
 from trainers.measure.windows import Window, step_seconds_mean
 from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
+from trainers.telemetry.readings import RankReadings
+from trainers.telemetry.verdict import judge
 from trainers.world import LaunchError, World
 
 _LAST_STEPS_FOR_LOSS = 10
@@ -34,9 +36,12 @@ class RankReport:
     row: RankRow
     cpu_count: int | None
     threads: int
+    readings: RankReadings | None = None
 
     @classmethod
-    def of(cls, world: World, device: TrainingDevice, windows: Sequence[Window]) -> "RankReport":
+    def of(
+        cls, world: World, device: TrainingDevice, windows: Sequence[Window], readings: RankReadings
+    ) -> "RankReport":
         row = RankRow(
             rank=world.rank,
             local_rank=world.launch.local_rank,
@@ -49,7 +54,7 @@ class RankReport:
             reserved_memory_bytes=device.reserved_memory_bytes(),
             step_seconds_mean=step_seconds_mean(windows),
         )
-        return cls(row, os.cpu_count(), torch.get_num_threads())
+        return cls(row, os.cpu_count(), torch.get_num_threads(), readings)
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,11 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
     notes += [history_note] if history_note else []
     if seen.skipped_steps:
         notes.append(f"{seen.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
+    verdict = judge([report.readings for report in ranks if report.readings is not None], timing.measured_steps)
+    flags = [*verdict.flags, *(["skipped_steps"] if seen.skipped_steps else [])]
     return TrialResult(
         metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),
-        quality=Quality(state="unassessed", flags=["skipped_steps"] if seen.skipped_steps else [], notes=notes),
+        quality=Quality(state="unassessed", flags=flags, notes=[*notes, *verdict.notes]),
         overhead=TrialOverhead(
             startup_seconds=seen.startup_seconds,
             warmup_seconds=seen.warmup_seconds,
@@ -91,6 +98,7 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
         ),
         hardware=_hardware(ranks, seen.backend),
         ranks=[report.row for report in ranks],
+        telemetry=verdict.telemetry,
         epochs=list(seen.epochs),
         loss_history=history,
         deepspeed_config=seen.deepspeed_config,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainers.telemetry.rows import Telemetry
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -102,6 +104,7 @@ class TrialResult(_Strict):
     overhead: TrialOverhead
     hardware: Hardware
     ranks: list[RankRow]
+    telemetry: Telemetry | None = None  # the machine's, while it was measured
     epochs: list[EpochRow] = Field(default_factory=list)
     loss_history: list[float] = Field(default_factory=list)  # mean over ranks, per optimizer step, as run (bounded)
     deepspeed_config: dict[str, Any]  # read back from the engine

@@ -26,6 +26,7 @@ from trainers.measure.windows import Window, images_per_second, time_window, tot
 from trainers.model import build_model, flops_per_image, import_timm
 from trainers.report import Observations, RankReport, build_result
 from trainers.result import EpochRow, TrialResult
+from trainers.telemetry.recorder import Recorder
 from trainers.world import World, launch_environment
 
 Phase = Literal["starting", "warmup", "measure", "train"]
@@ -110,6 +111,14 @@ class _Trial:
     ) -> None:
         self.config, self.world, self.device, self.progress = config, world, device, progress
         self.entered = entered
+        self.telemetry = Recorder.of_rank(
+            rank=world.rank,
+            local_rank=world.launch.local_rank,
+            node=world.node,
+            num_threads=config.num_threads,
+            device_name=device.name,
+            device_uuid=device.uuid,
+        )
         self.log = _StepLog()
         self.loss_history: list[float] = []
         self.feed: TrainingFeed | None = None
@@ -209,6 +218,7 @@ class _Trial:
     def measure(self, warmup_seconds: float, step_seconds_guess: float | None) -> tuple[list[Window], int]:
         """Windows until the stop rule ends it. Returns them and the optimizer steps skipped in them."""
         assert self.engine is not None
+        self.telemetry.begin()
         config, windows, start = self.config, list[Window](), time.perf_counter()
         marks, skipped_before = self.device.stopwatch(), self.engine.skipped_steps
         while True:
@@ -223,9 +233,10 @@ class _Trial:
                 return windows, self.engine.skipped_steps - skipped_before
             rate = images_per_second(config.train_batch_size, windows) if windows else None
             self.tell("measure", total_steps(windows), config.measurement.max_steps, rate)
-            windows.append(
-                time_window(steps, self.step, barrier=self.world.barrier, clock=time.perf_counter, marks=marks)
-            )
+            with self.telemetry.around_window():
+                windows.append(
+                    time_window(steps, self.step, barrier=self.world.barrier, clock=time.perf_counter, marks=marks)
+                )
             self.take_log()
             self.device.sample_memory()
 
@@ -240,7 +251,9 @@ class _Trial:
     ) -> TrialResult | None:
         """Gather what the ranks know on rank 0 and make the result of it there."""
         assert self.engine is not None
-        ranks = self.world.gather(RankReport.of(self.world, self.device, windows))
+        ranks = self.world.gather(
+            RankReport.of(self.world, self.device, windows, self.telemetry.readings(len(windows)))
+        )
         if ranks is None:
             return None
         return build_result(
@@ -295,6 +308,7 @@ class _Trial:
         if self.feed is not None:
             self.feed.close()
         self.feed, self.engine, self.log = None, None, _StepLog()
+        self.telemetry.close()
         forget_process_groups()
         gc.collect()
         if self.device.is_cuda:

@@ -53,8 +53,9 @@ class PlacementNeed(_Frozen):
 class Plan(_Frozen):
     """`order`: the numbers of the pending trials in the order in which they start.
 
-    `device_seconds_bound`: the sum over pending trials of world size x trial_timeout_seconds x (1 + retries). No trial
-    holds its workers longer; a job that is lost and taken up again may run an unfinished trial once more.
+    `device_seconds_bound`: the sum over pending trials of world size x trial_timeout_seconds x (1 + retries +
+    contended_retries). No trial holds its workers longer; a job that is lost and taken up again may run an unfinished
+    trial once more.
 
     `notes`: what is allowed but may not be meant, such as an entry of `exclude` that matches no point.
     """

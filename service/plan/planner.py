@@ -236,6 +236,7 @@ def _first_workers(placement: Placement, world_size: int) -> list[WorkerGroup]:
 
 
 def _device_seconds_bound(spec: StudySpec, trials: list[PlannedPoint]) -> float:
-    per_worker = spec.execution.trial_timeout_seconds * (1 + spec.execution.retries)
+    execution = spec.execution
+    per_worker = execution.trial_timeout_seconds * (1 + execution.retries + execution.contended_retries)
     workers: int = sum(trial.parameters["world_size"] for trial in trials if trial.state == "pending")
     return workers * per_worker

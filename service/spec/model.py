@@ -262,6 +262,11 @@ class SpecExecution(SpecModel):
     retries: Annotated[int, Field(ge=0, le=100)] = Field(
         default=1, description="How often a trial is run again after WORKER_LOST or INIT_TIMEOUT."
     )
+    contended_retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=1,
+        description="How often a trial is measured once more because others used its cores or device meanwhile. "
+        "What was measured last stands, flagged if it was contended too.",
+    )
     max_failed_trials: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         default=None, description="The study stops when more trials than this have failed. null: it goes on."
     )

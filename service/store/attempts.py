@@ -17,6 +17,7 @@ from service.job_plan import Execution, JobPlan, Placement, PlannedTrial, Resour
 from service.states import Reason, StudyState, TrialState, final_study_state
 from service.store import result_text, trial_rows
 from service.store.log_intake import LogIntake
+from service.store.standing import contended_attempts, let_stand, let_waiting_stand, standing_attempt
 from service.store.study_rows import add_note, locked_study, move, now
 from service.store.study_rows import study as read_study
 from service.store.tables import Attempt, Study, Trial
@@ -96,6 +97,8 @@ def begin_attempt(session: Session, study_id: str) -> JobPlan:
     for trial, attempt in running_trials(session, study_id):
         close_attempt(attempt, TrialState.FAILED, now(), Reason.WORKER_LOST, LOST)
         trial.state = TrialState.PENDING
+    session.flush()
+    measured = contended_attempts(session, study_id)
     study.attempt += 1
     study.attempt_started_at = now()
     study.started_at = study.started_at or study.attempt_started_at
@@ -108,7 +111,7 @@ def begin_attempt(session: Session, study_id: str) -> JobPlan:
         attempt=study.attempt,
         resources=Resources(**_known(study.spec.get("resources", {}), Resources)),
         execution=Execution(**_known(study.spec.get("execution", {}), Execution)),
-        trials=[_planned(trial) for trial in trial_rows.pending_trials(session, study_id)],
+        trials=[_planned(trial, measured.get(trial.id, 0)) for trial in trial_rows.pending_trials(session, study_id)],
     )
 
 
@@ -158,12 +161,16 @@ def finish_study(session: Session, study_id: str, *, cancelled: bool, error: str
         return
     cancelled = cancelled or study.status == StudyState.CANCELLING
     for trial, attempt in running_trials(session, study_id):
+        before = standing_attempt(session, trial) if attempt.number > 1 else None
         if cancelled:
             close_attempt(attempt, TrialState.CANCELLED, now(), None, None)
             trial.state = TrialState.CANCELLED
         else:
             close_attempt(attempt, TrialState.FAILED, now(), Reason.WORKER_LOST, LOST)
             _fail_interrupted(trial, attempt)
+        if before is not None:
+            let_stand(trial, before, f"attempt {attempt.number} was {'cancelled' if cancelled else 'lost'}.")
+    let_waiting_stand(session, study_id)
     if cancelled:
         trial_rows.cancel_pending(session, study_id)
     session.flush()
@@ -199,11 +206,12 @@ def _first_cause(session: Session, study_id: str) -> str | None:
     return f"No trial succeeded. The first to fail was trial {trial.number}, {trial.reason}{cause}"
 
 
-def _planned(trial: Trial) -> PlannedTrial:
+def _planned(trial: Trial, contended_attempts: int) -> PlannedTrial:
     return PlannedTrial(
         number=trial.number,
         repeat=trial.repeat,
         attempt=trial.attempt + 1,
+        contended_attempts=contended_attempts,
         placement=Placement.model_validate(trial.placement),
         config=TrialConfig.model_validate(trial.config),
     )

@@ -7,9 +7,10 @@ and one query more where there are repeats.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from service.analysis.repeats import between_runs
 from service.events import ErrorCause
@@ -82,12 +83,17 @@ def unmeasured(note: str, overhead: Overhead) -> str:
 
 def failure_note(state: TrialState, reason: Reason | None, error: ErrorCause | None) -> str:
     """One sentence on why there is nothing: the state, the reason and the cause's first line."""
+    return f"Nothing is measured: the trial {how_it_ended(state, reason, error)}."
+
+
+def how_it_ended(state: TrialState, reason: Reason | None, error: ErrorCause | None) -> str:
+    """The predicate of a sentence on a trial without a result."""
     why = "was cancelled" if state is TrialState.CANCELLED else state.value
     why = why if reason is None else f"{why} with {reason.value}"
     if error is None:
-        return f"Nothing is measured: the trial {why}."
+        return why
     message = (error.message.strip().splitlines() or [""])[0][:200]
-    return f"Nothing is measured: the trial {why} ({error.type}: {message})."
+    return f"{why} ({error.type}: {message})"
 
 
 def measured(result: TrialResult, overhead: Overhead) -> str:
@@ -109,7 +115,15 @@ def measured(result: TrialResult, overhead: Overhead) -> str:
     return _outcome(metrics, quality, overhead, hardware)
 
 
-def null_notes(metrics: Metrics, notes: Sequence[str]) -> list[str]:
+def measured_before(kept: Mapping[str, Any], overhead: Overhead, note: str) -> str:
+    """The outcome of a trial with an earlier attempt's result, as it was kept (clean JSON). `note`: why that one."""
+    metrics, quality = RowMetrics.model_validate(kept["metrics"]), RowQuality.model_validate(kept["quality"])
+    notes = [clean_text(note), *quality.notes]
+    quality = quality.model_copy(update={"notes": notes + null_notes(metrics, notes)})
+    return _outcome(metrics, quality, overhead, RowHardware.model_validate(kept["hardware"]))
+
+
+def null_notes(metrics: Metrics | RowMetrics, notes: Sequence[str]) -> list[str]:
     """A reason for every null metric that none of `notes` names."""
     told = " ".join(notes).casefold()
     missing = [key for key, value in metrics.model_dump().items() if value is None and key not in told]

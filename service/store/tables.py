@@ -168,7 +168,9 @@ class Attempt(Base):
     total_seconds: Mapped[float | None] = mapped_column(Float)
 
     # The report, with ranks and epochs in tables of their own.
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # metrics, quality, hardware
+    result: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True)
+    )  # metrics, quality, hardware, telemetry
     deepspeed_config: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     versions: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
     loss_history: Mapped[list[float]] = mapped_column(JSON, default=list)

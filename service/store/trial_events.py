@@ -14,6 +14,7 @@ from service.events import ErrorCause, Event, StudyFinished, StudyStarted, Trial
 from service.ingest import clean_json, clean_text, outcome_of, utc
 from service.states import Reason, TrialState
 from service.store import result_text
+from service.store.standing import kept_result, let_stand, standing_attempt
 from service.store.study_rows import add_note
 from service.store.tables import Attempt, AttemptEpoch, AttemptRank, Study, Trial
 from service.views import Overhead
@@ -144,10 +145,16 @@ def _finish(session: Session, study: Study, trial: Trial, attempt: Attempt, even
         setattr(attempt, key, value)
     if result is not None:
         _keep_result(session, attempt, result)
-    if event.will_retry and state is TrialState.FAILED:
+    if result is not None:
+        study.attempts_without_progress = 0
+    if event.will_retry and state in (TrialState.FAILED, TrialState.SUCCEEDED):
         trial.state = TrialState.PENDING
         return
     study.attempts_without_progress = 0
+    if result is None and attempt.number > 1 and (before := standing_attempt(session, trial)) is not None:
+        ended = result_text.how_it_ended(state, reason, error)
+        let_stand(trial, before, f"attempt {attempt.number} {ended}.")
+        return
     trial.state = state
     trial.reason = attempt.reason
     trial.error = attempt.error
@@ -167,7 +174,7 @@ def _overhead(event: TrialFinished, result: TrialResult | None) -> Overhead:
 
 
 def _keep_result(session: Session, attempt: Attempt, result: TrialResult) -> None:
-    attempt.result = clean_json(result.model_dump(mode="json", include={"metrics", "quality", "hardware"}))
+    attempt.result = kept_result(result)
     attempt.deepspeed_config = clean_json(result.deepspeed_config)
     attempt.versions = clean_json(result.versions)
     attempt.loss_history = list(result.loss_history)

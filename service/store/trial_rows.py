@@ -12,7 +12,7 @@ from service.events import ErrorCause
 from service.states import Reason, TrialState
 from service.store import cursors, result_text
 from service.store.tables import Attempt, AttemptEpoch, AttemptRank, StoredLogLine, Trial
-from service.views import AttemptView, LogLine, Overhead, TrialSummary, TrialView
+from service.views import AttemptView, LogLine, Overhead, RowMetrics, RowQuality, TrialSummary, TrialView
 from trainers.result import EpochRow, RankRow
 
 if TYPE_CHECKING:
@@ -172,9 +172,11 @@ def trials_page(
 
 
 def trial_view(session: Session, row: Trial) -> TrialView:
-    """The trial with all its attempts, and the last one's ranks and epochs."""
+    """The trial with all its attempts, and the ranks and epochs of the one that stands, or else of the last."""
     attempts = list(session.scalars(select(Attempt).where(Attempt.trial_id == row.id).order_by(Attempt.number)))
-    last = attempts[-1].id if attempts else None
+    with_result = [attempt for attempt in attempts if attempt.state == TrialState.SUCCEEDED]
+    shown = with_result if row.state == TrialState.SUCCEEDED else attempts
+    last = shown[-1].id if shown else None
     ranks = session.scalars(select(AttemptRank).where(AttemptRank.attempt_id == last).order_by(AttemptRank.rank))
     epochs = session.scalars(select(AttemptEpoch).where(AttemptEpoch.attempt_id == last).order_by(AttemptEpoch.epoch))
     return TrialView(
@@ -217,6 +219,7 @@ def _page_of(
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:
+    result = attempt.result or {}
     return AttemptView(
         attempt=attempt.number,
         study_attempt=attempt.study_attempt,
@@ -229,6 +232,9 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         deepspeed_config=attempt.deepspeed_config,
         versions=attempt.versions,
         loss_history=attempt.loss_history,
+        metrics=RowMetrics.model_validate(result["metrics"]) if "metrics" in result else None,
+        quality=RowQuality.model_validate(result["quality"]) if "quality" in result else None,
+        telemetry=result.get("telemetry"),
     )
 
 

@@ -26,7 +26,9 @@ def test_a_driver_killed_in_the_third_of_four_trials_is_followed_by_one_for_the_
     tmp_path: Path, local_head: LocalHead
 ) -> None:
     with running_server(tmp_path, local_head) as server:
-        study, _ = server.studies.create(spec(micro_batches=(1, 2, 4, 8), measurement=SHORT))
+        study, _ = server.studies.create(
+            spec(micro_batches=(1, 2, 4, 8), measurement=SHORT, execution={"contended_retries": 0})
+        )
         server.running_trial(study.id, 3, seconds=200)
         driver(local_head).kill()
         done = server.finished(study.id, seconds=200)

@@ -76,6 +76,7 @@ COMPLETE: dict[str, Any] = {
         "trial_timeout_seconds": 100,
         "queue_timeout_seconds": 200,
         "retries": 0,
+        "contended_retries": 0,
         "max_failed_trials": 1,
     },
     "deepspeed": {"zero_optimization": {"overlap_comm": False}},

@@ -428,12 +428,13 @@ class TestCost:
             ("measurement/repeats", 2),
             ("execution/trial_timeout_seconds", 100),
             ("execution/retries", 2),
+            ("execution/contended_retries", 3),
         )
-        assert result.device_seconds_bound == 2 * (1 + 2 + 4) * 100 * (1 + 2)
+        assert result.device_seconds_bound == 2 * (1 + 2 + 4) * 100 * (1 + 2 + 3)
 
     def test_skipped_and_refused_points_cost_nothing(self) -> None:
         data = held_global(("parameters/world_size", {"values": [1, 3]}), ("on_indivisible", "skip"))
-        assert planned(data).device_seconds_bound == 900 * 2
+        assert planned(data).device_seconds_bound == 900 * (1 + 1 + 1)
 
     def test_placement_says_what_is_wanted_at_once(self) -> None:
         result = planned(COMPLETE, ("parameters/world_size", {"values": [2, 4]}), data_roots=(Path("/data"),))

@@ -80,6 +80,7 @@ class TestDefaults:
                 "trial_timeout_seconds": 900.0,
                 "queue_timeout_seconds": 600.0,
                 "retries": 1,
+                "contended_retries": 1,
                 "max_failed_trials": None,
             },
             "deepspeed": {},

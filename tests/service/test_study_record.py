@@ -10,6 +10,7 @@ from service.events import ErrorCause, TrialFinished, TrialProgress, parse_event
 from service.job_plan import Execution, JobPlan, PlannedTrial
 from service.states import Reason
 from service.study_record import StudyRecord, WorkerProcess, message
+from tests.service.factories import trial_result
 from trainers.config import TrialConfig
 
 CONFIG = TrialConfig(
@@ -145,6 +146,21 @@ def test_only_final_failures_count_towards_the_limit(tmp_path: Path) -> None:
     record.take(4, message("started", 1))
     record.take(4, failed(2))
     assert record.too_many_failed
+
+
+def test_an_attempt_to_measure_once_more_that_fails_is_no_failed_trial(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "log", max_failed_trials=0)
+    recorded.record.take(7, message("started", 1))
+    result = trial_result().model_dump(mode="json")
+    recorded.record.take(7, message("finished", 2, state="succeeded", result=result, will_retry=True))
+    recorded.record.take(7, message("started", 3))
+    recorded.record.take(7, failed(4))
+    assert not recorded.record.too_many_failed
+    ends = [event for event in recorded.events if isinstance(event, TrialFinished)]
+    assert [(end.trial_attempt, end.state, end.will_retry) for end in ends] == [
+        (3, "succeeded", True),
+        (4, "failed", False),
+    ]
 
 
 def test_without_a_limit_any_number_may_fail(recorded: Recorded) -> None:

@@ -2,6 +2,8 @@ import math
 
 import pytest
 
+from tests.trainers.telemetry.samples import rank as readings
+from tests.trainers.telemetry.samples import window as read_window
 from trainers.config import TrialConfig
 from trainers.measure.windows import Window
 from trainers.report import Observations, RankReport, build_result
@@ -100,6 +102,15 @@ def test_skipped_steps_are_counted_and_flagged() -> None:
     assert result.metrics.skipped_steps == 3
     assert result.quality.flags == ["skipped_steps"]
     assert "3 of 20 measured steps were skipped for an overflow" in result.quality.notes
+
+
+def test_what_the_machine_says_is_flagged_before_what_the_training_does_and_explained() -> None:
+    busy = RankReport(rank(0).row, cpu_count=2, threads=1, readings=readings(0, read_window(own=0.5, busy=2.0)))
+    result = build_result(trial(1), [busy], seen(skipped_steps=3))
+    assert result.quality.flags == ["contended", "skipped_steps"]
+    assert any(note.startswith("contended: others used 1.50 of 2 cores") for note in result.quality.notes)
+    assert result.telemetry is not None
+    assert result.telemetry.cores[0].others_cores == pytest.approx(1.5)
 
 
 def test_a_loss_that_is_not_finite_is_null_with_a_reason() -> None:
