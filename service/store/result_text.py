@@ -28,7 +28,18 @@ _NULL_REASONS: list[tuple[tuple[str, ...], str]] = [
     (("mfu",), "no dense peak is known for this device and precision"),
     (("train_loss", "train_accuracy"), "no whole epochs were trained (workload.epochs)"),
     (("eval_loss", "eval_accuracy"), "nothing was evaluated"),
-    (("step_seconds_ci95_low", "step_seconds_ci95_high", "interval_kind"), "too few steps for an interval"),
+    (
+        (
+            "step_seconds_ci95_low",
+            "step_seconds_ci95_high",
+            "interval_kind",
+            "step_seconds_noise_half_width",
+            "step_seconds_wander_half_width",
+            "wander_source",
+            "correlation_steps",
+        ),
+        "too few steps for an interval",
+    ),
     (("epoch_seconds", "epoch_seconds_source"), "the data set has no epoch"),
     (("epoch_seconds_without_first",), "fewer than two whole epochs were trained"),
 ]
