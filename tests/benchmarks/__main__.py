@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["replay", "server", "trial"])
     parser.add_argument("--steps", type=Path, default=REFERENCE_STEPS, help="the step logs to replay, as gzipped CSV")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 180)
     outcomes: list[Outcome] = []
     replays: list[Replay] = []
     if arguments.only in (None, "replay"):
