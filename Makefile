@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 CXX ?= g++
 TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # else every process compiles every module anew
 
 .PHONY: setup demo serve test test-unit test-integration lint format bench picture lock clean
 
@@ -40,12 +41,16 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The three packages side by side.
 test-unit: $(READY)
-	$(BIN)/pytest -m 'not slow' tests/trainers tests/service tests/api
+	@$(MAKE) --no-print-directory --jobs --output-sync=target test-unit-api test-unit-service test-unit-trainers
+
+test-unit-%: $(READY)
+	$(BIN)/pytest -m 'not slow' tests/$*
 
 test-integration: $(READY)
-	$(BIN)/pytest -m slow tests/trainers tests/service tests/api
-	$(BIN)/pytest tests/integration tests/faults
+	$(BIN)/pytest -n 2 --dist loadfile -m slow tests/trainers tests/service tests/api
+	$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/faults
 
 test: lint test-unit test-integration
 

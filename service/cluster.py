@@ -57,11 +57,14 @@ def describe(connection: RayConnection, timeout: float = 10.0) -> ClusterView:
 
 
 def _node(row: dict[str, Any], machine: dict[str, Any]) -> NodeView:
-    """`row` has the names as they are; `machine` (whose keys the dashboard rewrites to camelCase) the host and GPUs."""
+    """`row` has the names as they are; `machine` (whose keys the dashboard rewrites to camelCase) the host and GPUs.
+
+    Of a node that has just joined there are no GPUs yet: they come with its agent's first report, seconds later.
+    """
     return NodeView(
         id=row["node_id"],
         ip=row["node_ip"],
-        hostname=machine.get("hostname") or None,
+        hostname=machine.get("raylet", {}).get("nodeManagerHostname") or None,  # registered; the rest is sent later
         is_head=bool(row["is_head_node"]),
         state=row["state"],
         resources={

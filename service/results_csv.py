@@ -8,6 +8,7 @@ Columns, in this order:
     quality_state, quality_flags, quality_notes
     queue_seconds, startup_seconds, warmup_seconds, measure_seconds, total_seconds
     devices, nodes, backend, fingerprint, num_threads
+    between_runs_runs, between_runs_images_per_second, ... (the point's runs together, where there are repeats)
 
 What is null is an empty field. Booleans are true and false; several values in one field are joined with "; ".
 """
@@ -16,10 +17,12 @@ import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
+from service.analysis.repeats import BetweenRuns
 from service.spec import PARAMETER_NAMES
 from service.views import Overhead, ResultRow, RowHardware, RowMetrics
 
 _QUALITY = ("quality_state", "quality_flags", "quality_notes")
+_BETWEEN_RUNS = tuple(name for name in BetweenRuns.model_fields if name != "interval_kind")
 
 COLUMNS: tuple[str, ...] = (
     "trial",
@@ -32,6 +35,7 @@ COLUMNS: tuple[str, ...] = (
     *_QUALITY,
     *Overhead.model_fields,
     *RowHardware.model_fields,
+    *(f"between_runs_{name}" for name in _BETWEEN_RUNS),
 )
 
 
@@ -58,6 +62,7 @@ def _values(row: ResultRow) -> list[object]:
         row.quality.notes,
         *(getattr(row.overhead, name) for name in Overhead.model_fields),
         *(getattr(row.hardware, name) for name in RowHardware.model_fields),
+        *(None if row.between_runs is None else getattr(row.between_runs, name) for name in _BETWEEN_RUNS),
     ]
 
 

@@ -213,7 +213,12 @@ class Studies:
         """The page of `results` as JSON (UTF-8), put together from stored text: quick for many rows."""
         with self._reading(study_id) as (session, row):
             rows, next_cursor = trial_rows.results_page(
-                session, row.id, state=state, limit=checked_limit(limit), cursor=cursor
+                session,
+                row.id,
+                has_repeats=_has_repeats(row),
+                state=state,
+                limit=checked_limit(limit),
+                cursor=cursor,
             )
             count = trial_rows.count_trials(session, row.id, state)
             end = "null" if next_cursor is None else f'"{next_cursor}"'
@@ -223,7 +228,7 @@ class Studies:
     def results_csv(self, study_id: str, *, state: TrialState | None = None) -> str:
         """All results rows as CSV (see `service.results_csv`)."""
         with self._reading(study_id) as (session, row):
-            return csv_text(ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row.id, state))
+            return csv_text(ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state))
 
     def cancel(self, study_id: str) -> StudyView:
         """A queued study is cancelled at once; a running one is stopped soon. Raises WrongState where it is over."""
@@ -278,10 +283,16 @@ class Studies:
             yield session, study_rows.locked_study(session, study_id)
 
 
-def _all_rows(session: Session, study_id: str, state: TrialState | None) -> Iterator[RowParts]:
-    cursor: str | None = None
+def _has_repeats(study: Study) -> bool:
+    return bool(study.spec["measurement"]["repeats"] > 1)
+
+
+def _all_rows(session: Session, study: Study, state: TrialState | None) -> Iterator[RowParts]:
+    cursor, has_repeats = None, _has_repeats(study)
     while True:
-        rows, cursor = trial_rows.results_page(session, study_id, state=state, limit=MAX_LIMIT, cursor=cursor)
+        rows, cursor = trial_rows.results_page(
+            session, study.id, has_repeats=has_repeats, state=state, limit=MAX_LIMIT, cursor=cursor
+        )
         yield from rows
         if cursor is None:
             return

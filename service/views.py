@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
 from trainers.result import EpochRow, RankRow
@@ -121,9 +122,14 @@ class RowMetrics(_View):
     step_seconds_ci95_low: float | None = None
     step_seconds_ci95_high: float | None = None
     interval_kind: str | None = None
+    step_seconds_noise_half_width: float | None = None
+    step_seconds_wander_half_width: float | None = None
+    wander_source: str | None = None
+    correlation_steps: float | None = None
     step_seconds_p50: float | None = None
     step_seconds_p95: float | None = None
     measured_steps: int | None = None
+    truncated_steps: int | None = None
     skipped_steps: int | None = None
     epoch_seconds: float | None = None
     epoch_seconds_source: str | None = None
@@ -211,6 +217,7 @@ class ResultRow(_View):
     quality: RowQuality
     overhead: Overhead
     hardware: RowHardware
+    between_runs: BetweenRuns | None  # the point's runs together; null below two runs with a result
 
 
 class ResultsPage(_View):

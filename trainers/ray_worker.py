@@ -334,7 +334,8 @@ def fit(
 
 
 _CONTROLLER_ENVIRONMENT = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon the end of a trial is seen
+    # How soon the end of a trial is seen; each check interrupts the workers.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor of its own for each trial
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",

@@ -18,6 +18,7 @@ from trainers.config import TrialConfig
 from trainers.device import TrainingDevice
 from trainers.device_peaks import dense_peak_flops
 from trainers.flops import achieved_flops_per_second, model_flops_utilisation
+from trainers.measure.interval import WANDER_SOURCE
 from trainers.measure.summary import TimingSummary, summarise
 from trainers.measure.windows import Window, step_seconds_mean
 from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
@@ -64,7 +65,6 @@ class Observations:
     windows: Sequence[Window]
     epochs: Sequence[EpochRow]
     loss_history: Sequence[float]
-    skipped_steps: int
     images_per_epoch: int
     flops_per_image: float
     startup_seconds: float
@@ -80,20 +80,19 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
         LaunchError: two ranks trained on one GPU.
     """
     _refuse_shared_devices(ranks)
-    timing = summarise(config.train_batch_size, seen.windows, config.measurement.relative_ci)
+    timing = summarise(config.train_batch_size, seen.windows, config.measurement, warmup_seconds=seen.warmup_seconds)
     history, history_note = _finite_part(seen.loss_history)
-    notes = ["steadiness was not assessed: the series may still drift", *timing.notes]
-    notes += [history_note] if history_note else []
-    if seen.skipped_steps:
-        notes.append(f"{seen.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
+    notes, flags = [*timing.notes, *([history_note] if history_note else [])], list(timing.flags)
+    if timing.skipped_steps:
+        flags.append("skipped_steps")
+        notes.append(f"{timing.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
     verdict = judge([report.readings for report in ranks if report.readings is not None], timing.measured_steps)
-    flags = [*verdict.flags, *(["skipped_steps"] if seen.skipped_steps else [])]
     return TrialResult(
         metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),
-        quality=Quality(state="unassessed", flags=flags, notes=[*notes, *verdict.notes]),
+        quality=Quality(state=timing.state, flags=[*flags, *verdict.flags], notes=[*notes, *verdict.notes]),
         overhead=TrialOverhead(
             startup_seconds=seen.startup_seconds,
-            warmup_seconds=seen.warmup_seconds,
+            warmup_seconds=seen.warmup_seconds + timing.truncated_seconds,
             measure_seconds=timing.measured_seconds,
         ),
         hardware=_hardware(ranks, seen.backend),
@@ -113,7 +112,7 @@ def _metrics(
     timing: TimingSummary,
     last_loss: float | None,
 ) -> Metrics:
-    rate, flops = timing.images_per_second, seen.flops_per_image
+    rate, flops, interval = timing.images_per_second, seen.flops_per_image, timing.interval
     peaks = [dense_peak_flops(report.row.device, config.precision) for report in ranks]
     # Over unlike devices the denominator is the sum of their peaks; one unknown makes it unknown.
     known = [peak for peak in peaks if peak is not None]
@@ -126,11 +125,16 @@ def _metrics(
         step_seconds_mean=timing.step_seconds_mean,
         step_seconds_ci95_low=timing.step_seconds_ci95_low,
         step_seconds_ci95_high=timing.step_seconds_ci95_high,
-        interval_kind=None if timing.step_seconds_ci95_low is None else "within_run",
+        interval_kind=None if interval is None else "within_run",
+        step_seconds_noise_half_width=None if interval is None else interval.noise_half_width,
+        step_seconds_wander_half_width=None if interval is None else interval.wander_half_width,
+        wander_source=None if interval is None else WANDER_SOURCE,
+        correlation_steps=None if interval is None else interval.correlation_steps,
         step_seconds_p50=timing.step_seconds_p50,
         step_seconds_p95=timing.step_seconds_p95,
         measured_steps=timing.measured_steps,
-        skipped_steps=seen.skipped_steps,
+        truncated_steps=timing.truncated_steps,
+        skipped_steps=timing.skipped_steps,
         epoch_seconds=fmean(epoch_seconds) if epoch_seconds else seen.images_per_epoch / rate,
         epoch_seconds_source="measured" if epoch_seconds else "derived",
         epoch_seconds_without_first=fmean(epoch_seconds[1:]) if len(epoch_seconds) > 1 else None,

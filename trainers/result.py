@@ -24,9 +24,15 @@ class Metrics(_Strict):
     step_seconds_ci95_low: float | None
     step_seconds_ci95_high: float | None
     interval_kind: Literal["within_run", "between_runs"] | None
+    # The two independent parts of the 95 % interval: (high - low) / 2 is the root of the sum of their squares.
+    step_seconds_noise_half_width: float | None = None  # what the kept steps show, autocorrelation respected
+    step_seconds_wander_half_width: float | None = None  # an allowance for what is slower than the measurement
+    wander_source: Literal["reference_logs"] | None = None
+    correlation_steps: float | None = None  # so many steps tell as much as one independent step
     step_seconds_p50: float
     step_seconds_p95: float
-    measured_steps: int
+    measured_steps: int  # kept; all rates and intervals are over these
+    truncated_steps: int = 0  # measured before them and found to be warm-up still
     skipped_steps: int
     epoch_seconds: float | None
     epoch_seconds_source: Literal["measured", "derived"] | None

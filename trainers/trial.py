@@ -9,7 +9,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from trainers.data.sampler import Sampler
 from trainers.data.source import TrialData, open_data
 from trainers.device import TrainingDevice, choose_device, set_matmul_precision, set_threads
 from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, import_deepspeed
+from trainers.measure.assessment import assess
 from trainers.measure.stop_rule import next_window_steps
 from trainers.measure.windows import Window, images_per_second, time_window, total_steps
 from trainers.model import build_model, flops_per_image, import_timm
@@ -132,8 +133,8 @@ class _Trial:
         startup_seconds = time.perf_counter() - self.entered
         epochs = self.train_epochs(data)
         warmup_seconds, step_seconds_guess = self.warm_up()
-        windows, skipped_steps = self.measure(warmup_seconds, step_seconds_guess)
-        return self.report(data, epochs, windows, skipped_steps, startup_seconds, warmup_seconds)
+        windows = self.measure(warmup_seconds, step_seconds_guess)
+        return self.report(data, epochs, windows, startup_seconds, warmup_seconds)
 
     def build(self) -> TrialData:
         """Data, model, engine, and the stream of batches."""
@@ -215,28 +216,29 @@ class _Trial:
             self.take_log()
         return time.perf_counter() - start, last
 
-    def measure(self, warmup_seconds: float, step_seconds_guess: float | None) -> tuple[list[Window], int]:
-        """Windows until the stop rule ends it. Returns them and the optimizer steps skipped in them."""
+    def measure(self, warmup_seconds: float, step_seconds_guess: float | None) -> list[Window]:
+        """Windows until the stop rule ends it."""
         assert self.engine is not None
         self.telemetry.begin()
         config, windows, start = self.config, list[Window](), time.perf_counter()
-        marks, skipped_before = self.device.stopwatch(), self.engine.skipped_steps
+        marks = self.device.stopwatch()
         while True:
             steps = next_window_steps(
                 config.measurement,
                 windows,
+                warmup_seconds=warmup_seconds,
                 seconds_used=warmup_seconds + time.perf_counter() - start,
                 step_seconds_guess=step_seconds_guess,
             )
             steps = int(self.world.from_rank_0(steps))
             if steps == 0:
-                return windows, self.engine.skipped_steps - skipped_before
+                return windows
             rate = images_per_second(config.train_batch_size, windows) if windows else None
             self.tell("measure", total_steps(windows), config.measurement.max_steps, rate)
+            skipped_before = self.engine.skipped_steps
             with self.telemetry.around_window():
-                windows.append(
-                    time_window(steps, self.step, barrier=self.world.barrier, clock=time.perf_counter, marks=marks)
-                )
+                window = time_window(steps, self.step, barrier=self.world.barrier, clock=time.perf_counter, marks=marks)
+            windows.append(replace(window, skipped_steps=self.engine.skipped_steps - skipped_before))
             self.take_log()
             self.device.sample_memory()
 
@@ -245,15 +247,14 @@ class _Trial:
         data: TrialData,
         epochs: list[EpochRow],
         windows: list[Window],
-        skipped_steps: int,
         startup_seconds: float,
         warmup_seconds: float,
     ) -> TrialResult | None:
         """Gather what the ranks know on rank 0 and make the result of it there."""
         assert self.engine is not None
-        ranks = self.world.gather(
-            RankReport.of(self.world, self.device, windows, self.telemetry.readings(len(windows)))
-        )
+        first_kept = assess(self.config.measurement, windows, warmup_seconds=warmup_seconds).steady.first_window
+        kept = windows[int(self.world.from_rank_0(first_kept)) :]
+        ranks = self.world.gather(RankReport.of(self.world, self.device, kept, self.telemetry.readings(len(kept))))
         if ranks is None:
             return None
         return build_result(
@@ -263,7 +264,6 @@ class _Trial:
                 windows=windows,
                 epochs=epochs,
                 loss_history=self.loss_history,
-                skipped_steps=skipped_steps,
                 images_per_epoch=data.sharing.images_per_epoch,
                 flops_per_image=self.flops_per_image,
                 startup_seconds=startup_seconds,

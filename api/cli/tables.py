@@ -1,6 +1,6 @@
 """What is shown of studies, trials and results: which columns, in which units."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -135,8 +135,33 @@ def write_results(study: StudyView, rows: Sequence[ResultRow], *, shown_state: T
         cells += [_against(scaling.get(row.trial), column) for column in against_baseline]
         grid.add(*cells, _row_state(row), style=None if row.state is not TrialState.FAILED else "red")
     grid.write()
+    if any(row.between_runs for row in rows):
+        write("")
+        _write_points(rows, keys, texts)
     for note in _notes(study, rows, scaling):
         write(note)
+
+
+def _write_points(rows: Sequence[ResultRow], keys: Sequence[str], texts: Collection[str]) -> None:
+    """One line per point with at least two runs: what they say together."""
+    headers = [*map(label, keys), "runs", "images/s", "step ms\n±95 %", "spread"]
+    grid = Grid(*headers, numeric=[key not in texts for key in keys] + [True] * 4)
+    shown: set[str] = set()
+    for row in rows:
+        together, point = row.between_runs, repr(sorted(row.parameters.items()))
+        if together is None or point in shown:
+            continue
+        shown.add(point)
+        margin = together.step_seconds_ci95_high - together.step_seconds_mean
+        grid.add(
+            *(shown_value(row.parameters.get(key)) for key in keys),
+            str(together.runs),
+            number(together.images_per_second),
+            f"{number(together.step_seconds_mean * 1e3)} ±{_margin(margin * 1e3)}",
+            f"{together.spread:.1%}",
+        )
+    write("Runs of one point together (mean, interval between runs, largest less smallest):")
+    grid.write()
 
 
 def _baseline_columns(study: StudyView, rows: Sequence[ResultRow]) -> list[str]:

@@ -196,18 +196,12 @@ def _config(spec: StudySpec, parameters: dict[str, Any], measurement: Measuremen
 
 
 def _order(spec: StudySpec, trials: list[PlannedPoint]) -> list[int]:
-    """Numbers of the pending trials. Random: all points of one repeat before the next, each repeat shuffled anew, so
-    that a drift of the machine over the study meets all points alike."""
-    shuffler = random.Random(spec.workload.seed)
-    order: list[int] = []
-    num_points = len(trials) // spec.measurement.repeats
-    for repeat in range(spec.measurement.repeats):
-        of_repeat = trials[repeat * num_points : (repeat + 1) * num_points]
-        numbers = [trial.number for trial in of_repeat if trial.state == "pending"]
-        if spec.measurement.order == "random":
-            shuffler.shuffle(numbers)
-        order += numbers
-    return order
+    """Numbers of the pending trials. Random: one shuffle of the whole plan, repeats included, so that a drift of the
+    machine over the study falls on no point, and on no repeat, in particular."""
+    numbers = [trial.number for trial in trials if trial.state == "pending"]
+    if spec.measurement.order == "random":
+        random.Random(spec.workload.seed).shuffle(numbers)
+    return numbers
 
 
 def _placement_needs(spec: StudySpec, trials: list[PlannedPoint]) -> list[PlacementNeed]:

@@ -238,7 +238,8 @@ class SpecMeasurement(SpecModel):
     repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(default=1, description="How often each point is run.")
     order: Literal["random", "given"] = Field(
         default="random",
-        description="random: a shuffle that `workload.seed` fixes, within each repeat. given: as the product counts.",
+        description="random: a shuffle of all trials, repeats included, that `workload.seed` fixes. "
+        "given: as the product counts.",
     )
     communication: bool = Field(default=False, description="Measure the parts of a step apart.")
 

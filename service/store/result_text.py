@@ -1,15 +1,18 @@
 """Results rows as JSON text, prepared when they are written.
 
-A row is `{"trial": .., "repeat": .., "attempt": .., "state": .., "reason": .., "parameters": {..}, <outcome>}`, where
-the outcome, `"metrics": {..}, "quality": {..}, "overhead": {..}, "hardware": {..}`, and the parameters are kept as
-text. So a page of 500 rows costs one query and one join of strings.
+A row is `{"trial": .., "repeat": .., "attempt": .., "state": .., "reason": .., "parameters": {..}, <outcome>,
+"between_runs": {..} or null}`, where the outcome, `"metrics": {..}, "quality": {..}, "overhead": {..},
+"hardware": {..}`, and the parameters are kept as text. So a page of 500 rows costs one query and one join of strings,
+and one query more where there are repeats.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from service.analysis.repeats import between_runs
 from service.events import ErrorCause
 from service.ingest import clean_text
 from service.states import Reason, TrialState
@@ -25,7 +28,18 @@ _NULL_REASONS: list[tuple[tuple[str, ...], str]] = [
     (("mfu",), "no dense peak is known for this device and precision"),
     (("train_loss", "train_accuracy"), "no whole epochs were trained (workload.epochs)"),
     (("eval_loss", "eval_accuracy"), "nothing was evaluated"),
-    (("step_seconds_ci95_low", "step_seconds_ci95_high", "interval_kind"), "too few steps for an interval"),
+    (
+        (
+            "step_seconds_ci95_low",
+            "step_seconds_ci95_high",
+            "interval_kind",
+            "step_seconds_noise_half_width",
+            "step_seconds_wander_half_width",
+            "wander_source",
+            "correlation_steps",
+        ),
+        "too few steps for an interval",
+    ),
     (("epoch_seconds", "epoch_seconds_source"), "the data set has no epoch"),
     (("epoch_seconds_without_first",), "fewer than two whole epochs were trained"),
 ]
@@ -42,6 +56,7 @@ class RowParts:
     reason: str | None
     parameters_json: str
     outcome_json: str | None
+    runs: Sequence[float] = ()  # mean step seconds of each run of the point, where the study has repeats
 
 
 def row_text(row: RowParts) -> str:
@@ -50,8 +65,15 @@ def row_text(row: RowParts) -> str:
     outcome = row.outcome_json or unmeasured_yet(row.state)
     return (
         f'{{"trial":{row.number},"repeat":{row.repeat},"attempt":{row.attempt},"state":"{row.state}","reason":{reason},'
-        f'"parameters":{row.parameters_json},{outcome}}}'
+        f'"parameters":{row.parameters_json},{outcome},"between_runs":{_between_runs_text(row)}}}'
     )
+
+
+def _between_runs_text(row: RowParts) -> str:
+    if len(row.runs) < 2:
+        return "null"
+    together = between_runs(row.runs, json.loads(row.parameters_json)["train_batch_size"])
+    return "null" if together is None else together.model_dump_json()
 
 
 def rows_text(rows: Iterable[RowParts]) -> str:

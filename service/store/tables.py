@@ -122,6 +122,7 @@ class Trial(Base):
     state: Mapped[str] = mapped_column(String(16))
     attempt: Mapped[int] = mapped_column(Integer, default=0)  # the last one
     total_seconds: Mapped[float | None] = mapped_column(Float)  # of the last attempt, where it ended by itself
+    step_seconds_mean: Mapped[float | None] = mapped_column(Float)  # as in `outcome_json`: repeats are compared by it
     reason: Mapped[str | None] = mapped_column(String(32))
     # Ended by us because its job had gone, not by a report: such a trial never finished, and resume takes it up.
     interrupted: Mapped[bool] = mapped_column(default=False)

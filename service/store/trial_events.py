@@ -160,6 +160,7 @@ def _finish(session: Session, study: Study, trial: Trial, attempt: Attempt, even
     trial.error = attempt.error
     trial.interrupted = False
     trial.total_seconds = overhead.total_seconds
+    trial.step_seconds_mean = None if result is None else result.metrics.step_seconds_mean
     trial.outcome_json = (
         result_text.measured(result, overhead)
         if result is not None

@@ -1,7 +1,7 @@
 """Reading and writing trials: what is planned, what came of it, and their logs."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVarTuple
 
 from sqlalchemy import Select, func, insert, or_, select, update
@@ -84,7 +84,13 @@ def requeue(session: Session, study_id: str, *, failed_too: bool) -> int:
         update(Trial)
         .where(Trial.study_id == study_id, wanted)
         .values(
-            state=TrialState.PENDING, reason=None, error=None, outcome_json=None, total_seconds=None, interrupted=False
+            state=TrialState.PENDING,
+            reason=None,
+            error=None,
+            outcome_json=None,
+            total_seconds=None,
+            step_seconds_mean=None,
+            interrupted=False,
         )
     )
     return count_trials(session, study_id, TrialState.PENDING)
@@ -99,17 +105,37 @@ def cancel_pending(session: Session, study_id: str) -> None:
 
 
 def results_page(
-    session: Session, study_id: str, *, state: TrialState | None, limit: int, cursor: str | None
+    session: Session, study_id: str, *, has_repeats: bool, state: TrialState | None, limit: int, cursor: str | None
 ) -> tuple[list[result_text.RowParts], str | None]:
     """The parts of a page of results rows in the order of trial numbers, and the next page's cursor."""
     columns = select(
-        Trial.number, Trial.repeat, Trial.attempt, Trial.state, Trial.reason, Trial.parameters_json, Trial.outcome_json
+        Trial.number,
+        Trial.repeat,
+        Trial.attempt,
+        Trial.state,
+        Trial.reason,
+        Trial.parameters_json,
+        Trial.outcome_json,
+        Trial.point_hash,
     )
-    query = _page_of(columns, study_id, state, limit, cursor)
-    rows = [result_text.RowParts(*row) for row in session.execute(query)]
-    more = len(rows) > limit
-    rows = rows[:limit]
+    found = session.execute(_page_of(columns, study_id, state, limit, cursor)).all()
+    more = len(found) > limit
+    found = found[:limit]
+    runs = _runs_of(session, study_id, {row.point_hash for row in found}) if has_repeats else {}
+    rows = [result_text.RowParts(*row[:-1], runs=runs.get(row.point_hash, ())) for row in found]
     return rows, cursors.trial_cursor(rows[-1].number) if more else None
+
+
+def _runs_of(session: Session, study_id: str, points: Collection[str]) -> dict[str, list[float]]:
+    """The mean step seconds of each run that has a result, by the hash of its point."""
+    query = select(Trial.point_hash, Trial.step_seconds_mean).where(
+        Trial.study_id == study_id, Trial.point_hash.in_(points)
+    )
+    runs: dict[str, list[float]] = {}
+    for point, seconds in session.execute(query.order_by(Trial.number)):
+        if seconds is not None:
+            runs.setdefault(point, []).append(seconds)
+    return runs
 
 
 def trials_page(

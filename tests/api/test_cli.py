@@ -386,6 +386,7 @@ class TestResults:
         assert code == 0
         assert out.count("pending") == 2
 
+    @pytest.mark.slow
     def test_a_closed_pipe_is_quiet(self, study_id: str) -> None:
         command = f"{sys.executable} -m api.cli.main results {study_id} --format json | head -c 10"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
@@ -436,6 +437,7 @@ class TestThisMachine:
         assert here.url in server["detail"]
         assert server["hint"] == "The server was started without Ray"
 
+    @pytest.mark.slow
     def test_doctor_names_what_is_missing_and_fails(
         self, vitscale: Run, nowhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from api.cli.tables import differing_keys, duration, number, write_results
+from service.analysis.repeats import between_runs
 from service.views import ResultRow, StudyView
 
 
@@ -80,8 +81,24 @@ def row(trial: int, world_size: int, images_per_second: float, epoch_seconds: fl
             "quality": {"state": "steady"},
             "overhead": {},
             "hardware": {},
+            "between_runs": None,
         }
     )
+
+
+def test_repeats_are_shown_together_below(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = between_runs([0.40, 0.42], 64)
+    rows = [
+        row(number, 1, 160.0, None).model_copy(update={"repeat": number - 1, "between_runs": runs}) for number in (1, 2)
+    ]
+    write_results(study(mode="none", hold="global_batch"), rows)
+    out = capsys.readouterr().out.splitlines()
+    assert out[3] == ""
+    assert out[4].startswith("Runs of one point together")
+    assert out[5].split() == ["runs", "images/s", "step", "ms", "±95", "%", "spread"]
+    # t(0.975, 1) = 12.706; s / sqrt(2) = 10 ms
+    assert out[6].split() == ["2", "156.1", "410.0", "±127", "4.9%"]
+    assert len(out) == 7 or "Runs of one" not in "".join(out[7:])
 
 
 def cells(capsys: pytest.CaptureFixture[str], line: int) -> list[str]:

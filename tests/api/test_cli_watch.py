@@ -124,6 +124,7 @@ class TestInterruptions:
         assert terminated.value.code == 143
         assert signal.getsignal(signal.SIGTERM) is before
 
+    @pytest.mark.slow
     def test_it_survives_a_restart_of_the_server_at_another_address(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

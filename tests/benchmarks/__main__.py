@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.outcome import Outcome
+from tests.benchmarks.replay import (
+    REFERENCE_STEPS,
+    Replay,
+    read_runs,
+    replay,
+    replay_later_starts,
+    replay_table,
+    summarise_replays,
+)
 from tests.benchmarks.server import measure_import_seconds, measure_server
 from tests.benchmarks.trial import measure_trials
 
@@ -20,15 +30,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds of two trials on each side")
-    parser.add_argument("--only", choices=["server", "trial"])
+    parser.add_argument("--only", choices=["replay", "server", "trial"])
+    parser.add_argument("--steps", type=Path, default=REFERENCE_STEPS, help="the step logs to replay, as gzipped CSV")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 180)
     outcomes: list[Outcome] = []
-    if arguments.only != "trial":
+    replays: list[Replay] = []
+    if arguments.only in (None, "replay"):
+        console.print("Logged runs under the stop rule ...")
+        runs = read_runs(arguments.steps)
+        replays = [replay(run) for run in runs]
+        console.print(replay_table(replays))
+        outcomes += summarise_replays(replays, replay_later_starts(runs))
+    if arguments.only in (None, "server"):
         console.print("The server ...")
         with tempfile.TemporaryDirectory() as folder:
             outcomes += [measure_import_seconds(), *measure_server(Path(folder))]
-    if arguments.only != "server":
+    if arguments.only in (None, "trial"):
         console.print("A small trial, under VitScale and under torchrun ...")
         outcomes += measure_trials(rounds=arguments.rounds, say=console.print)
     console.print(_table(outcomes))
@@ -37,9 +55,12 @@ def main() -> int:
         "cores": psutil.cpu_count(),
         "python": sys.version,
     }
-    arguments.output.write_text(
-        json.dumps({"machine": machine, "outcomes": [outcome.as_json() for outcome in outcomes]}, indent=1) + "\n"
-    )
+    report = {
+        "machine": machine,
+        "outcomes": [outcome.as_json() for outcome in outcomes],
+        "replays": [asdict(row) for row in replays],
+    }
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
     console.print(f"Written to {arguments.output}")
     return 0 if all(outcome.holds for outcome in outcomes) else 1
 

@@ -38,7 +38,7 @@ SPEC = {
         "train_micro_batch_size_per_gpu": {"value": 16},
     },
     # The same number of steps on both sides: min = max.
-    "measurement": {"min_warmup_steps": 5, "min_steps": 20, "max_steps": 20, "repeats": 2, "order": "given"},
+    "measurement": {"min_warmup_steps": 5, "min_steps": 40, "max_steps": 40, "repeats": 2, "order": "given"},
     # One run on both sides, however busy the machine is.
     "execution": {"trial_timeout_seconds": 300, "contended_retries": 0},
 }
@@ -154,7 +154,7 @@ class _Product:
         while not self._studies.get(study.id).status.is_final:
             if time.monotonic() > deadline:
                 raise TimeoutError("waited 300 s for a study of two small trials")
-            time.sleep(0.2)
+            time.sleep(1.0)  # looking costs time on the cores that are measured
         previous_end = self._studies.get(study.id).started_at
         runs = []
         for row in self._studies.results(study.id).results:  # order: given, so the rows are in the order of running

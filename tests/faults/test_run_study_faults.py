@@ -124,13 +124,34 @@ def test_a_terminated_driver_ends_its_trial_and_says_so(local_head: LocalHead, t
     until(lambda: not any(psutil.pid_exists(pid) for pid in run.worker_pids()), "the workers are gone", 5)
 
 
-@pytest.fixture(scope="module")
-def broken(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> DriverRun:
-    """Trials that break in ways of their own: a copy of the code with another trainers/trial.py."""
-    folder = tmp_path_factory.mktemp("broken")
+def code_with_stub_trial(folder: Path) -> Path:
+    """A copy of the code with another trainers/trial.py."""
     for package in ("trainers", "service"):
         shutil.copytree(REPOSITORY / package, folder / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).with_name("stub_trial.py"), folder / "code" / "trainers" / "trial.py")
+    return folder / "code"
+
+
+def test_workers_that_never_meet_run_into_the_bound_of_their_start(local_head: LocalHead, tmp_path: Path) -> None:
+    """However slow the machine: workers that have not even started by then end in the same way."""
+    job = plan(trial(1, model="never-joins", world_size=2), study="lonelystudy2", retries=1, trial_timeout_seconds=12)
+    with driver_run(local_head, tmp_path, job, code=code_with_stub_trial(tmp_path)) as run:
+        assert run.exit_code() == 0, run.lines
+    first, second = run.finished(1)
+    assert (first.reason, first.will_retry, second.reason, second.will_retry) == (
+        Reason.INIT_TIMEOUT,
+        True,
+        Reason.INIT_TIMEOUT,
+        False,
+    )
+    assert first.error is not None
+    assert "no process group after 12 s" in first.error.message
+
+
+@pytest.fixture(scope="module")
+def broken(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> DriverRun:
+    """Trials that break in ways of their own."""
+    folder = tmp_path_factory.mktemp("broken")
     job = plan(
         trial(1, model="no-result"),
         trial(2, model="garbage"),
@@ -142,7 +163,7 @@ def broken(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> D
         retries=0,
         study="brokenstudy2",
     )
-    with driver_run(local_head, folder, job, code=folder / "code") as run:
+    with driver_run(local_head, folder, job, code=code_with_stub_trial(folder)) as run:
         assert run.exit_code() == 0, run.lines
     return run
 

@@ -133,6 +133,7 @@ def test_what_workers_print_is_on_the_drivers_output_with_their_process_id(study
         for pid in event.worker_pids
     }
     assert any(f"pid={pid}" in line and "num_classes" in line for line in study.lines)
+    assert not any("Reporting training result" in line for line in study.lines)  # Train would print the whole report
 
 
 def test_shared_trials_run_side_by_side(local_head: LocalHead, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_result_holds_together(reference: TrialResult) -> None:
     assert [(row.rank, row.local_rank) for row in reference.ranks] == [(0, 0), (1, 1)]
     assert len({row.pid for row in reference.ranks}) == 2
     assert metrics.peak_memory_bytes == max(row.peak_memory_bytes for row in reference.ranks) > 0
-    assert reference.quality.state == "unassessed"
+    assert reference.quality.state in ("unassessed", "unstable")  # ten steps cannot be called steady
     assert reference.deepspeed_config["train_batch_size"] == 8
     assert reference.deepspeed_config["timers_enabled"] is False
     assert len(reference.loss_history) == 11

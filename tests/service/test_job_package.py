@@ -32,6 +32,7 @@ def test_the_package_is_the_plan_the_trainers_and_what_the_driver_imports() -> N
         "service/failure.py",
         "service/feasibility.py",
         "service/job_plan.py",
+        "service/reruns.py",
         "service/run_study.py",
         "service/states.py",
         "service/study_record.py",

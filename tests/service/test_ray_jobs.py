@@ -42,6 +42,7 @@ def test_a_call_that_may_be_repeated_is() -> None:
         assert len(server.seen) == 2
 
 
+@pytest.mark.slow
 def test_a_lasting_failure_says_what_ray_said_last() -> None:
     with (
         answering(lambda *_: (500, "Traceback\n  File\nRuntimeError: agent away\n.")) as server,
@@ -59,6 +60,7 @@ def test_a_dashboard_that_does_not_answer_costs_one_timeout() -> None:
         assert time.monotonic() - began < 3
 
 
+@pytest.mark.slow
 def test_nobody_there_is_unreachable() -> None:
     with answering(lambda *_: (200, {})) as server:
         url = server.url

@@ -63,6 +63,7 @@ class TestUnitOfWork:
             add_study(database)
             assert session.scalars(select(Study.name)).all() == []
 
+    @pytest.mark.slow
     def test_a_second_writer_waits_for_the_first(self, database: Database, tmp_path: Path) -> None:
         code = (
             "from service.store import Database; from tests.service.test_store_database import add_study\n"

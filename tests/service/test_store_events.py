@@ -326,6 +326,7 @@ def snapshot(database: Database, study_id: str) -> dict[str, Any]:
     return {name: str(value).replace(study_id, "ID") for name, value in stored.items()}
 
 
+@pytest.mark.slow
 class TestReplay:
     @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(reads=st.lists(st.tuples(st.integers(0, 19), st.integers(1, 19)), max_size=8))

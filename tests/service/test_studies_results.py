@@ -56,6 +56,7 @@ class TestResults:
                 "quality",
                 "overhead",
                 "hardware",
+                "between_runs",
             ]
             assert set(row["metrics"]) == set(Metrics.model_fields)
             assert set(row["quality"]) == {"state", "flags", "notes"}

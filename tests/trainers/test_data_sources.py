@@ -128,6 +128,7 @@ class TestCifar:
         assert np.array_equal(train.images[0].reshape(-1), stored["data"][0])
         assert train.labels[:4].tolist() == stored["labels"]
 
+    @pytest.mark.slow
     def test_agrees_with_torchvision(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from torchvision.datasets import CIFAR10
 
@@ -189,6 +190,7 @@ class TestDigits:
         assert len(train) + len(held_out) == 1797
         assert np.bincount(held_out.labels).tolist() == [35, 36, 35, 36, 36, 36, 36, 35, 34, 36]
 
+    @pytest.mark.slow
     def test_agrees_with_scikit_learn(self) -> None:
         from sklearn.datasets import load_digits as theirs
 

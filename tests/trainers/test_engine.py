@@ -29,6 +29,7 @@ def test_deepspeed_is_offered_the_op_that_was_compiled_ahead_and_probes_for_noth
     assert deepspeed.ops.__compatible_ops__ == {compiled_ops.OP_NAME: compiled}
 
 
+@pytest.mark.slow
 def test_a_precision_that_the_device_lacks_is_refused_with_what_to_take() -> None:
     import_deepspeed(CPU)
     from deepspeed.accelerator import get_accelerator
@@ -51,6 +52,7 @@ def test_the_optimizers_are_torchs_own_with_the_trials_settings() -> None:
     assert sgd.defaults["momentum"] == 0.9
 
 
+@pytest.mark.slow
 def test_on_cuda_the_update_is_fused_unless_the_optimizer_lives_in_host_memory() -> None:
     parameters = list(nn.Linear(2, 2).parameters())
     cuda = torch.device("cuda", 0)

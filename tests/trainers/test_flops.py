@@ -43,6 +43,7 @@ def test_a_one_token_vit_counts_to_the_digit() -> None:
     assert forward_flops_per_image(shape) == 24 + (128 + 16 + 128) + 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
@@ -59,6 +60,7 @@ def test_the_closed_form_agrees_with_torchs_counter(model: str, changes: dict[st
     assert forward_flops_per_image(shape) == count_forward_flops(config)
 
 
+@pytest.mark.slow
 def test_a_block_that_the_closed_form_does_not_fit_is_counted() -> None:
     config = trial("vit_pwee_patch16_reg1_gap_256")
     model = build_model(config, "meta")
@@ -72,6 +74,7 @@ def test_training_takes_three_forward_passes_and_utilisation_is_over_all_workers
     assert model_flops_utilisation(35.1e9, 100, 2, None) is None
 
 
+@pytest.mark.slow
 def test_the_same_seed_builds_the_same_model() -> None:
     first, again = (build_model(trial("vit_tiny_patch16_224", seed=3), "cpu") for _ in range(2))
     other = build_model(trial("vit_tiny_patch16_224", seed=4), "cpu")

@@ -1,16 +1,24 @@
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean, variance
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from trainers.config import MeasurementConfig
-from trainers.measure.statistics import batch_means_half_width, percentile, student_t_95
-from trainers.measure.stop_rule import next_window_steps
-from trainers.measure.summary import summarise
-from trainers.measure.windows import Window, images_per_second, step_seconds_mean, time_window
+from tests.trainers.step_series import STEP_SECONDS, autocorrelated
+from trainers.measure.interval import interval_of
+from trainers.measure.statistics import (
+    batch_means_half_width,
+    correlation_steps,
+    percentile,
+    sample_variance,
+    student_t_95,
+)
+from trainers.measure.windows import images_per_second, step_seconds_mean, time_window
 
 
 @dataclass
@@ -87,6 +95,10 @@ class TestStatistics:
     def test_the_t_quantile_agrees_with_scipy(self, dof: int) -> None:
         assert student_t_95(dof) == pytest.approx(stats.t.ppf(0.975, dof), rel=2e-4)
 
+    def test_the_variance_agrees_with_the_standard_library(self) -> None:
+        series = [0.1, 0.25, 0.2, 0.19, 0.3]
+        assert sample_variance(series) == pytest.approx(variance(series), rel=1e-14)
+
     def test_the_interval_of_batch_means_by_hand(self) -> None:
         # 9 values, 3 batches of 3: means 1, 2, 3; s = 1; 4.303 x 1 / sqrt(3)
         series = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
@@ -106,63 +118,51 @@ class TestStatistics:
             covered += abs(sum(series) / 100 - 1) <= half_width
         assert 0.90 <= covered / 400 <= 0.99
 
+    @pytest.mark.parametrize(("phi", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.9, 19.0)])
+    def test_the_correlation_time_of_an_autoregressive_series_is_the_known_one(
+        self, phi: float, expected: float
+    ) -> None:
+        found = [
+            correlation_steps(autocorrelated(phi)(np.random.default_rng(seed), 10_000, 0.1).seconds)
+            for seed in range(5)
+        ]
+        assert fmean(found) == pytest.approx(expected, rel=0.25)
+
+    def test_a_constant_series_has_the_correlation_time_of_an_independent_one(self) -> None:
+        assert correlation_steps([0.5] * 9) == 1.0
+        with pytest.raises(ValueError, match="3 values are too few"):
+            correlation_steps([0.5] * 3)
+
     def test_percentiles_are_linear_between_neighbours(self) -> None:
         assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
         assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == pytest.approx(3.85)
         assert percentile([7.0], 0.95) == 7.0
 
 
-def window(steps: int, step_seconds: float = 0.1) -> Window:
-    return Window(steps * step_seconds, (step_seconds,) * steps)
+class TestInterval:
+    def test_noise_and_wander_by_hand(self) -> None:
+        # Batch means 1, 2, 3: noise 4.303 / sqrt(3) = 2.4843. Wander: 1.5 of that, and 0.7 % of 2, squares added.
+        interval = interval_of([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0])
+        assert interval is not None
+        assert interval.noise_half_width == pytest.approx(2.48434)
+        assert interval.wander_half_width == pytest.approx(math.sqrt(3.72651**2 + 0.014**2), rel=1e-5)
+        assert interval.half_width == pytest.approx(math.sqrt(2.48434**2 + 3.72651**2 + 0.014**2), rel=1e-5)
+        # The variance of the mean, (2.48434 / 4.303)^2, over that of independent values, 0.75 / 9.
+        assert interval.correlation_steps == pytest.approx((1 / 3) / (0.75 / 9), rel=1e-4)
 
+    def test_without_noise_the_wander_of_the_reference_logs_is_left(self) -> None:
+        interval = interval_of([0.5] * 20)
+        assert interval is not None
+        assert (interval.noise_half_width, interval.half_width) == (0, pytest.approx(0.0035))
 
-def noisy(steps: int) -> Window:
-    generator = random.Random(steps)
-    seconds = tuple(generator.uniform(0.05, 0.15) for _ in range(steps))
-    return Window(sum(seconds), seconds)
+    def test_three_values_have_no_interval(self) -> None:
+        assert interval_of([0.5] * 3) is None
 
-
-class TestStopRule:
-    config = MeasurementConfig(min_steps=20, max_steps=40, max_seconds=100, relative_ci=0.02)
-
-    def decide(self, *windows: Window, used: float = 0, guess: float | None = 0.1, **changes: float) -> int:
-        config = self.config.model_copy(update=changes)
-        return next_window_steps(config, windows, seconds_used=used, step_seconds_guess=guess)
-
-    def test_a_precise_series_still_gets_its_min_steps(self) -> None:
-        assert self.decide() == 10
-        assert self.decide(window(10)) == 10
-        assert self.decide(window(10), window(10)) == 0
-
-    def test_a_noisy_series_goes_on_to_max_steps_exactly(self) -> None:
-        assert self.decide(noisy(10), noisy(10)) == 10
-        assert self.decide(noisy(10), noisy(10), noisy(15)) == 5
-        assert self.decide(noisy(10), noisy(30)) == 0
-
-    def test_max_seconds_ends_it_and_a_window_that_does_not_fit_is_not_begun(self) -> None:
-        assert self.decide(noisy(10), used=100) == 0
-        assert self.decide(noisy(10), used=99.5) == 0
-        assert self.decide(noisy(10), used=90) == 10
-
-    def test_there_is_always_a_first_window_shortened_to_what_fits(self) -> None:
-        assert self.decide(used=95, guess=1.0) == 5
-        assert self.decide(used=200, guess=1.0) == 1
-        assert self.decide(guess=None) == 10
-        assert self.decide(max_steps=3) == 3
-
-
-class TestSummary:
-    def test_the_interval_is_around_the_mean_and_labelled_where_too_wide(self) -> None:
-        summary = summarise(32, [noisy(20), noisy(20)], relative_ci=0.02)
-        assert summary.measured_steps == 40
-        assert summary.step_seconds_ci95_low is not None
-        assert summary.step_seconds_ci95_high is not None
-        middle = (summary.step_seconds_ci95_low + summary.step_seconds_ci95_high) / 2
-        assert middle == pytest.approx(summary.step_seconds_mean)
-        assert any("wider than the 2.0% asked for" in note for note in summary.notes)
-
-    def test_a_shortened_window_is_told(self) -> None:
-        summary = summarise(32, [window(3)], relative_ci=0.02)
-        assert summary.step_seconds_ci95_low is None
-        assert any("3 instead of 10 steps" in note for note in summary.notes)
-        assert any("too few for an interval" in note for note in summary.notes)
+    def test_it_grows_with_the_correlation_of_the_steps(self) -> None:
+        widths = []
+        for phi in (0.0, 0.5, 0.9):
+            interval = interval_of(autocorrelated(phi)(np.random.default_rng(3), 2000, 0.1).seconds)
+            assert interval is not None
+            widths.append(interval.noise_half_width / STEP_SECONDS)
+        # 1.96 x 0.1 / sqrt(2000) x sqrt((1 + phi) / (1 - phi))
+        assert widths == pytest.approx([0.0044, 0.0076, 0.0191], rel=0.3)

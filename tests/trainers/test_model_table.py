@@ -28,6 +28,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.slow
 def test_it_was_made_from_the_installed_timm_and_offers_its_families() -> None:
     import timm
 
@@ -36,11 +37,13 @@ def test_it_was_made_from_the_installed_timm_and_offers_its_families() -> None:
     assert {"vit_large_patch16_224", "vit_huge_patch14_224", "vit_small_patch16_224", *SAMPLE} <= set(ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_row_is_what_timm_says(name: str) -> None:
     assert describe(name) == ROWS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SAMPLE[:3], random.Random(TABLE["timm"]).choice(sorted(ROWS))])
 @pytest.mark.parametrize("image_size", [96, 160])
 def test_the_parameter_count_holds_at_other_image_sizes(name: str, image_size: int) -> None:
@@ -50,6 +53,7 @@ def test_the_parameter_count_holds_at_other_image_sizes(name: str, image_size: i
     assert closed_form_parameters(row, image_size, patch_size, num_classes) == count_parameters(model)
 
 
+@pytest.mark.slow
 def test_vit_base_has_86_567_656_parameters() -> None:
     # As published with timm's weights of vit_base_patch16_224 (86.57 M).
     assert ROWS["vit_base_patch16_224"]["parameter_count"] == 86_567_656

@@ -57,7 +57,6 @@ def seen(**changes: object) -> Observations:
         "windows": [Window(5.0, (0.5,) * 10), Window(5.0, (0.5,) * 10)],
         "epochs": [],
         "loss_history": [3.0, 2.0],
-        "skipped_steps": 0,
         "images_per_epoch": 50_000,
         "flops_per_image": 35.1e9,
         "startup_seconds": 1.0,
@@ -98,16 +97,18 @@ def test_measured_epochs_take_the_place_of_the_derived_one() -> None:
 
 
 def test_skipped_steps_are_counted_and_flagged() -> None:
-    result = build_result(trial(), [rank(0), rank(1)], seen(skipped_steps=3))
+    skipping = Window(5.0, (0.5,) * 10, skipped_steps=3)
+    result = build_result(trial(), [rank(0), rank(1)], seen(windows=[Window(5.0, (0.5,) * 10), skipping]))
     assert result.metrics.skipped_steps == 3
     assert result.quality.flags == ["skipped_steps"]
     assert "3 of 20 measured steps were skipped for an overflow" in result.quality.notes
 
 
-def test_what_the_machine_says_is_flagged_before_what_the_training_does_and_explained() -> None:
+def test_what_the_machine_says_is_flagged_after_what_the_training_does_and_explained() -> None:
     busy = RankReport(rank(0).row, cpu_count=2, threads=1, readings=readings(0, read_window(own=0.5, busy=2.0)))
-    result = build_result(trial(1), [busy], seen(skipped_steps=3))
-    assert result.quality.flags == ["contended", "skipped_steps"]
+    skipping = Window(5.0, (0.5,) * 10, skipped_steps=3)
+    result = build_result(trial(1), [busy], seen(windows=[Window(5.0, (0.5,) * 10), skipping]))
+    assert result.quality.flags == ["skipped_steps", "contended"]
     assert any(note.startswith("contended: others used 1.50 of 2 cores") for note in result.quality.notes)
     assert result.telemetry is not None
     assert result.telemetry.cores[0].others_cores == pytest.approx(1.5)
@@ -120,10 +121,38 @@ def test_a_loss_that_is_not_finite_is_null_with_a_reason() -> None:
     assert "the loss was not finite from step 2 on: it is not reported" in result.quality.notes
 
 
-def test_steadiness_is_not_claimed() -> None:
-    quality = build_result(trial(), [rank(0), rank(1)], seen()).quality
-    assert quality.state == "unassessed"
-    assert "steadiness was not assessed" in quality.notes[0]
+def test_the_interval_is_reported_in_its_parts() -> None:
+    metrics = build_result(trial(), [rank(0), rank(1)], seen()).metrics
+    assert (metrics.interval_kind, metrics.wander_source) == ("within_run", "reference_logs")
+    assert metrics.step_seconds_noise_half_width == pytest.approx(0)
+    assert metrics.step_seconds_wander_half_width == pytest.approx(0.007 * 0.5)
+    assert metrics.step_seconds_ci95_low == pytest.approx(0.4965)
+    assert metrics.step_seconds_ci95_high == pytest.approx(0.5035)
+    assert metrics.correlation_steps == 1
+
+
+def test_a_settling_start_is_warm_up_and_not_measured() -> None:
+    result = build_result(
+        trial(), [rank(0), rank(1)], seen(windows=[Window(8.0, (0.8,) * 10), *[Window(5.0, (0.5,) * 10)] * 5])
+    )
+    assert (result.metrics.truncated_steps, result.metrics.measured_steps) == (10, 50)
+    assert result.metrics.images_per_second == pytest.approx(128)
+    assert (result.overhead.warmup_seconds, result.overhead.measure_seconds) == (10.0, 25.0)
+    assert result.quality.state == "steady"
+
+
+def test_a_drift_and_noise_are_flagged() -> None:
+    slowing = [Window(10 * seconds, (seconds,) * 10) for seconds in (0.5, 0.52, 0.54, 0.56)]
+    quality = build_result(trial(), [rank(0), rank(1)], seen(windows=slowing)).quality
+    assert (quality.state, quality.flags) == ("drifting", ["drifting", "unstable"])
+
+
+def test_too_few_steps_are_not_called_steady() -> None:
+    result = build_result(trial(), [rank(0), rank(1)], seen(windows=[Window(1.5, (0.5,) * 3)]))
+    assert result.quality.state == "unassessed"
+    assert result.metrics.interval_kind is None
+    assert result.metrics.step_seconds_wander_half_width is None
+    assert any("3 steps are too few" in note for note in result.quality.notes)
 
 
 def test_two_ranks_on_one_gpu_fail_the_trial() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom (any statistics table; tested against scipy).
@@ -25,12 +25,18 @@ def student_t_95(degrees_of_freedom: int) -> float:
     return z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
 
 
+def sample_variance(series: Sequence[float]) -> float:
+    """Over n - 1, of at least 2 values. In floating point: `statistics.variance` takes fractions, and far longer."""
+    mean = fmean(series)
+    return math.fsum((value - mean) ** 2 for value in series) / (len(series) - 1)
+
+
 def batch_means_half_width(series: Sequence[float]) -> float | None:
     """Half the width of a 95 % interval for the mean of an autocorrelated series, by non-overlapping batch means.
 
     About sqrt(n) batches of sqrt(n) values (Law and Kelton, "Simulation Modeling and Analysis", batch means); a rest
     that fills no batch is left out at the start, where the series is least settled. Same unit as the series; None below
-    4 values. The interval covers the noise within one run, not the slow wander between runs.
+    4 values. It is for the noise that the series shows, not for what is slower than it (`trainers.measure.interval`).
     """
     if len(series) < _MIN_STEPS_FOR_INTERVAL:
         return None
@@ -38,7 +44,22 @@ def batch_means_half_width(series: Sequence[float]) -> float | None:
     size = len(series) // num_batches
     rest = len(series) - num_batches * size
     means = [fmean(series[rest + batch * size : rest + (batch + 1) * size]) for batch in range(num_batches)]
-    return student_t_95(num_batches - 1) * stdev(means) / math.sqrt(num_batches)
+    return student_t_95(num_batches - 1) * math.sqrt(sample_variance(means) / num_batches)
+
+
+def correlation_steps(series: Sequence[float]) -> float:
+    """The integrated autocorrelation time of at least 4 values, in steps: 1 where they are independent.
+
+    The variance of the mean by batch means over what it would be for independent values (Law and Kelton): an estimate
+    with the batches' error, for a series many times as long. 1 for a constant series.
+    """
+    half_width, spread = batch_means_half_width(series), sample_variance(series)
+    if half_width is None:
+        raise ValueError(f"{len(series)} values are too few for a correlation time")
+    if spread == 0:
+        return 1.0
+    standard_error = half_width / student_t_95(math.isqrt(len(series)) - 1)
+    return standard_error**2 * len(series) / spread
 
 
 def percentile(series: Sequence[float], fraction: float) -> float:

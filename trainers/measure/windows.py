@@ -17,10 +17,14 @@ class Marks(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """`seconds`: from barrier to barrier. `step_seconds`: this rank's own step ends, one difference per step."""
+    """`seconds`: from barrier to barrier. `step_seconds`: this rank's own step ends, one difference per step.
+
+    `skipped_steps` of them left the weights as they were (fp16, an overflow).
+    """
 
     seconds: float
     step_seconds: tuple[float, ...]
+    skipped_steps: int = 0
 
     @property
     def steps(self) -> int:

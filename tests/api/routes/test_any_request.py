@@ -5,11 +5,14 @@ import math
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from api.routes.studies import EXAMPLE_SPEC
+
+pytestmark = pytest.mark.slow
 
 _PATHS = [
     "/studies", "/studies/plan", "/studies/{}", "/studies/{}/trials", "/studies/{}/trials/{}",
