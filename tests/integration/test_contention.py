@@ -97,9 +97,14 @@ def test_a_process_that_computes_on_the_trials_core_is_noticed_and_named(tmp_pat
         result = run(config, tmp_path, processors=core)
     assert "contended" in result.quality.flags
     (note,) = [note for note in result.quality.notes if note.startswith("contended: others used")]
-    assert f"(pid {hog})" in note
     assert result.telemetry is not None
     (row,) = result.telemetry.cores
+    # On other cores others may compute too, of which nothing tells that they never came to this one.
+    (named,) = [process for process in row.others if process.pid == hog]
+    assert named.name.startswith("python")
+    assert named.cores is not None
+    assert named.cores > 0.2
+    assert all(f"{process.name} (pid {process.pid})" in note for process in row.others[:3])
     assert (row.cores, row.ranks) == (1, [0])
     assert row.others_cores > 0.3
     assert row.trial_cores + row.others_cores == pytest.approx(1.0, abs=0.15)
@@ -111,7 +116,7 @@ def test_reading_stays_outside_of_windows_and_takes_under_one_percent_of_a_step(
     config = trial(world_size=1, measurement={"min_warmup_steps": 2, "min_steps": 40, "max_steps": 40})
     result = run(config, tmp_path, str(script))
     assert result.telemetry is not None
-    assert result.telemetry.windows == 4
+    assert result.telemetry.windows == result.metrics.measured_steps / 10 > 0
     assert 0 < result.telemetry.reading_seconds_per_step < 0.01 * result.metrics.step_seconds_mean
     (row,) = result.telemetry.cores
     assert 0.3 < row.trial_cores < 1.5  # one thread, whatever else the machine does

@@ -21,7 +21,8 @@ STEAL_SHARE: Final = 0.03
 # The kernel counts processor time in ticks of 10 ms (proc(5), USER_HZ); each core's count may be one off at each
 # reading, and independent errors add up as their root. Less than twice that is nothing.
 _TICK_SECONDS: Final = 0.01
-_TOLD_PROCESSES: Final = 3
+_KEPT_PROCESSES: Final = 10
+_NAMED_PROCESSES: Final = 3  # in the note
 _MENTIONED_CORES: Final = 0.01
 
 
@@ -112,7 +113,7 @@ def _others(processes: Sequence[ProcessUse], own_pids: set[int]) -> list[Process
     busiest = sorted((use for use in processes if use.pid not in own_pids), key=lambda use: -use.cores)
     return [
         ProcessRow(name=use.name, pid=use.pid, cores=round(use.cores, 3))
-        for use in busiest[:_TOLD_PROCESSES]
+        for use in busiest[:_KEPT_PROCESSES]
         if use.cores >= _MENTIONED_CORES
     ]
 
@@ -122,7 +123,7 @@ def _seen_cores(processes: Sequence[ProcessUse], own_pids: set[int]) -> float:
 
 
 def _who(others: Sequence[ProcessRow], unseen_cores: float) -> str:
-    named = [f"{row.name} (pid {row.pid}) {row.cores:.2f}" for row in others]
+    named = [f"{row.name} (pid {row.pid}) {row.cores:.2f}" for row in others[:_NAMED_PROCESSES]]
     if unseen_cores > OTHERS_CORES / 2:
         named.append(f"processes that had ended or cannot be seen from here {unseen_cores:.2f}")
     return ", ".join(named)

@@ -42,6 +42,13 @@ def test_a_process_that_takes_a_core_that_was_wanted_contends_and_is_named() -> 
     assert [(row.name, row.pid, row.cores) for row in found.row.others] == [("python", 4711, 0.98)]
 
 
+def test_the_three_busiest_are_named_and_ten_are_kept() -> None:
+    uses = tuple(ProcessUse(f"p{n}", n, n / 100) for n in range(1, 20))
+    found = verdict(rank(0, window(own=0.1, busy=2.0), processes=uses))
+    assert [row.pid for row in found.row.others] == list(range(19, 9, -1))
+    assert found.reasons[0].endswith(": p19 (pid 19) 0.19, p18 (pid 18) 0.18, p17 (pid 17) 0.17")
+
+
 def test_a_process_on_a_core_that_is_free_does_not() -> None:
     found = verdict(rank(0, window(own=1.0, busy=2.0), processes=(HOG,)))
     assert found.row.others_cores == pytest.approx(1.0)
