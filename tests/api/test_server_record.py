@@ -79,6 +79,7 @@ class TestLock:
         with ServerLock(tmp_path) as second:
             assert second.is_held
 
+    @pytest.mark.slow
     def test_ends_with_its_process_and_not_with_that_ones_children(self, tmp_path: Path) -> None:
         code = (
             "import subprocess, sys\n"

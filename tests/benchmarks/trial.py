@@ -46,10 +46,11 @@ SPEC = {
 
 @dataclass(frozen=True)
 class Run:
-    """One trial: its own throughput, and the wall seconds that somebody waited for it."""
+    """One trial: its own throughput, and the wall seconds that somebody waited for it, part of them for its start."""
 
     images_per_second: float
     wall_seconds: float
+    start_seconds: float = 0.0
 
 
 def run_torchrun(config_file: Path, num_threads: int) -> Run:
@@ -119,6 +120,7 @@ def summarise(ours: list[tuple[Run, Run]], theirs: list[tuple[Run, Run]]) -> lis
                 4.0,
                 "at_most",
                 extra,
+                f"{statistics.median(a[position].start_seconds for a in ours):.1f} s until it starts",
             )
         )
     return outcomes
@@ -164,7 +166,9 @@ class _Product:
             assert previous_end is not None
             assert attempt.finished_at is not None
             assert row.metrics.images_per_second is not None
-            runs.append(Run(row.metrics.images_per_second, (attempt.finished_at - previous_end).total_seconds()))
+            wall_seconds = (attempt.finished_at - previous_end).total_seconds()
+            start_seconds = (attempt.started_at - previous_end).total_seconds()
+            runs.append(Run(row.metrics.images_per_second, wall_seconds, start_seconds))
             previous_end = attempt.finished_at
         first, second = runs
         return first, second

@@ -453,6 +453,7 @@ class TestCost:
         assert [need.world_size for need in result.placement] == [2, 4]
 
 
+@pytest.mark.slow
 def test_planning_needs_neither_torch_nor_ray_nor_a_database() -> None:
     heavy = "{'torch', 'ray', 'deepspeed', 'timm', 'numpy', 'sqlalchemy', 'fastapi'}"
     code = f"import sys, service.plan, service.presets; print(sorted({heavy} & set(sys.modules)))"
@@ -476,6 +477,7 @@ class TestSize:
         with pytest.raises(SpecInvalid, match="the study has 10,100 trials"):
             planned(MINIMAL, (MICRO, {"values": list(range(1, 102))}), ("measurement/repeats", 100))
 
+    @pytest.mark.slow
     def test_exclusions_count_before_the_limit_does(self) -> None:
         data = changed(MINIMAL, "workload/image_size", 32)
         result = planned(

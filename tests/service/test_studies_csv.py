@@ -3,6 +3,8 @@
 import csv
 from io import StringIO
 
+import pytest
+
 from service.results_csv import COLUMNS, csv_text
 from service.states import TrialState
 from service.store import Database
@@ -42,6 +44,7 @@ def test_rows_hold_parameters_metrics_and_the_rest(database: Database) -> None:
     assert '"quoted", text' in second["quality_notes"]
 
 
+@pytest.mark.slow
 def test_all_rows_are_there_and_a_state_narrows_them(database: Database) -> None:
     studies = open_studies(database)
     view, _ = studies.create(spec(micro_batches=range(1, 502), measurement={"order": "given", "repeats": 2}))
