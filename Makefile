@@ -50,7 +50,7 @@ test-unit-%: $(READY)
 
 test-integration: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m slow tests/trainers tests/service tests/api
-	$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/faults
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration tests/faults
 
 test: lint test-unit test-integration
 
