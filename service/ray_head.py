@@ -222,6 +222,8 @@ class LocalHead:
             # What Ray's own processes do all the time, on the cores that are measured, they do less often.
             "REPORTER_UPDATE_INTERVAL_MS": "15000",  # of the node, for the dashboard; 5 s otherwise
             "LOG_NAME_UPDATE_INTERVAL_S": "2",  # looking for new log files; 0.5 s otherwise
+            "RAY_task_events_report_interval_ms": "5000",  # of every process, for the dashboard; 1 s otherwise
+            "RAY_metrics_report_interval_ms": "60000",  # of every process; 10 s otherwise
         }
 
     def _may_work_next_time(self) -> bool:

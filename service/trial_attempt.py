@@ -207,7 +207,7 @@ class TrialAttempt:
         """Ends the attempt when a bound has passed. The wait for a place is bounded where it happens."""
         trial_timeout = self._job.execution.trial_timeout_seconds
         init_timeout = min(INIT_TIMEOUT_SECONDS, trial_timeout)
-        while not over.wait(0.1):
+        while not over.wait(0.5):
             if self._placed_at is None:
                 continue
             running = time.monotonic() - self._placed_at
@@ -224,7 +224,7 @@ class TrialAttempt:
     def _who_answers(self) -> str:
         if self._crew is None:
             return "not every worker process has started"
-        silent = self._crew.silent_ranks(timeout_seconds=1.0)
+        silent = self._crew.silent_ranks()
         if not silent:
             return "every rank's process answers"
         return f"no answer from the process of rank {', '.join(map(str, silent))}"

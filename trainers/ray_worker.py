@@ -1,9 +1,10 @@
 """A trial under Ray Train: what each worker runs, and a TorchTrainer that leads it from the calling process.
 
-Ray Train starts an actor for its controller, one that cleans up after it and one that watches for preemption, for every
-trial. Each is a Python process that imports torch or Ray beside the trial that is about to be measured. Here the
-controller runs in the process that calls `fit` (the Tune trial's own, kept warm between trials), and the caller does
-the cleaning. The same code measured under torchrun is `trainers.standalone`.
+Ray Train starts an actor for its controller, one that cleans up after it, one that watches for preemption and one where
+the ranks wait for each other, for every trial. Each is a Python process that imports torch or Ray beside the trial that
+is about to be measured, and wakes many times a second while it is. Here the controller runs in the process that calls
+`fit` (the Tune trial's own, kept warm between trials), and the caller does the cleaning. It looks at the workers seldom
+and is answered when there is news. The same code measured under torchrun is `trainers.standalone`.
 
 Imported by workers and by the trial's driver function only: the job driver stays without torch.
 """
@@ -13,10 +14,9 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
@@ -46,7 +46,10 @@ from ray.train.v2._internal.execution.worker_group import (
     WorkerGroup,
     WorkerGroupContext,
     WorkerGroupPollStatus,
+    WorkerStatus,
 )
+from ray.train.v2._internal.execution.worker_group import state as worker_group_state
+from ray.train.v2._internal.execution.worker_group import worker_group as worker_group_module
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2.api.callback import RayTrainCallback
@@ -54,10 +57,15 @@ from ray.train.v2.api.config import LoggingConfig
 from ray.types import ObjectRef
 from ray.util.placement_group import PlacementGroup, placement_group
 
+from trainers import worker_state
 from trainers.config import TrialConfig
 from trainers.raised_error import RaisedError, describe
 
 RESULT_KEY = "result"
+
+POLL_SECONDS = 2.0  # a poll is answered after so long, or when the trial is over
+BETWEEN_POLLS_SECONDS = 0.1
+LATE_POLL_SECONDS = 2 * POLL_SECONDS  # from then on a worker counts as hanging, and the others' answers are taken
 
 
 class PlacementViolation(Exception):
@@ -83,29 +91,6 @@ class WorkerError(Exception):
 # ---- on a worker ----
 
 
-@dataclass
-class WorkerState:
-    """How far this worker is. Written by the training thread, read by the actor's own."""
-
-    phase: str = "starting"
-    done: int = 0
-    total: int | None = None
-    images_per_second: float | None = None
-    device_uuid: str | None = None
-    group_ready: bool = False  # the process group stands
-
-
-_state = WorkerState()  # a worker process lives for one trial
-
-
-def worker_state() -> dict[str, Any]:
-    """This worker's state; called by the controller between the trial's own instructions."""
-    distributed = sys.modules.get("torch.distributed")
-    if not _state.group_ready and distributed is not None:
-        _state.group_ready = bool(distributed.is_available() and distributed.is_initialized())
-    return asdict(_state)
-
-
 def train_loop(config: dict[str, Any]) -> None:
     """Runs one trial on this worker and reports once, on every rank, when the measurement is over.
 
@@ -122,6 +107,8 @@ def train_loop(config: dict[str, Any]) -> None:
     except BaseException as error:  # SystemExit too: no result is a failure
         described = describe(error, rank=rank, node=socket.gethostname())
         raise WorkerError(described.model_dump_json()) from error
+    finally:
+        worker_state.over.set()
     train_context.logger.setLevel(logging.WARNING)  # it logs the whole report
     ray.train.report(report)
 
@@ -130,18 +117,12 @@ def _run(trial: TrialConfig, rank: int) -> dict[str, Any]:
     from trainers.trial import run_trial
 
     _check_device()
-    result = run_trial(trial, progress=_note_progress)
+    result = run_trial(trial, progress=worker_state.note_progress)
     if rank != 0:
         return {}
     if result is None:
         raise NoResult("the trial ended on rank 0 without a result")
     return {RESULT_KEY: result.model_dump_json()}
-
-
-def _note_progress(phase: str, done: int = 0, total: int | None = None, images_per_second: float | None = None) -> None:
-    """Only leaves a note: it is fetched from outside, so that a trial never waits to be heard."""
-    _state.done, _state.total, _state.images_per_second = done, total, images_per_second
-    _state.phase = phase
 
 
 def _check_device() -> None:
@@ -159,7 +140,7 @@ def _check_device() -> None:
     local_rank = int(os.environ["LOCAL_RANK"])
     if given.index != local_rank:
         raise PlacementViolation(f"Ray gave this worker {given}, but its local rank is {local_rank}")
-    _state.device_uuid = str(torch.cuda.get_device_properties(given).uuid)
+    worker_state.state.device_uuid = str(torch.cuda.get_device_properties(given).uuid)
 
 
 def set_rank_environment(master_address: str, master_port: int) -> None:
@@ -177,11 +158,16 @@ def set_rank_environment(master_address: str, master_port: int) -> None:
 
 
 class PreloadingWorker(RayTrainWorker):  # type: ignore[misc]
-    """Loads torch while the controller still asks where everybody is."""
+    """Loads torch while the controller still asks where everybody is, and answers a poll when there is news."""
 
     def __init__(self) -> None:
         super().__init__()
         threading.Thread(target=_preload, name="preload", daemon=True).start()
+
+    def poll_status(self) -> WorkerStatus:
+        """Waits until the trial is over on this rank, `POLL_SECONDS` at most: each poll interrupts the training."""
+        worker_state.over.wait(POLL_SECONDS)
+        return super().poll_status()
 
 
 def _preload() -> None:
@@ -219,9 +205,9 @@ class Crew:
 
     def ask(self, ranks: Sequence[int]) -> None:
         """Asks these ranks for their state; `answers` has it later."""
-        self._pending = {rank: self._workers[rank].execute_async(worker_state) for rank in ranks}
+        self._pending = {rank: self._workers[rank].execute_async(worker_state.current) for rank in ranks}
 
-    def answers(self, timeout_seconds: float = 0.0) -> dict[int, WorkerState]:
+    def answers(self, timeout_seconds: float = 0.0) -> dict[int, worker_state.WorkerState]:
         """The answers that have come since; a worker that is dead or stopped gives none."""
         if not self._pending:
             return {}
@@ -231,18 +217,19 @@ class Crew:
         for ref in done:
             self._pending.pop(refs[ref])
             with contextlib.suppress(RayError):  # the next poll finds the dead
-                answers[refs[ref]] = WorkerState(**ray.get(ref))
+                answers[refs[ref]] = worker_state.WorkerState(**ray.get(ref))
         return answers
 
-    def silent_ranks(self, timeout_seconds: float) -> list[int]:
+    def silent_ranks(self) -> list[int]:
         """Ranks whose process does not answer at all: stopped, or hung where Python cannot run."""
-        refs = {worker.execute_async(worker_state): rank for rank, worker in self._workers.items()}
-        _, silent = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_seconds)
+        refs = {worker.execute_async(worker_state.current): rank for rank, worker in self._workers.items()}
+        # A process that is well may be busy with a poll.
+        _, silent = ray.wait(list(refs), num_returns=len(refs), timeout=POLL_SECONDS + 1.0)
         return sorted(refs[ref] for ref in silent)
 
     def deaths(self, ranks: Collection[int], timeout_seconds: float) -> list[RaisedError]:
         """What Ray knows of those of these ranks that are dead."""
-        refs = {self._workers[rank].execute_async(worker_state): rank for rank in ranks}
+        refs = {self._workers[rank].execute_async(worker_state.current): rank for rank in ranks}
         done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_seconds) if refs else ([], [])
         deaths = []
         for ref in done:
@@ -334,8 +321,6 @@ def fit(
 
 
 _CONTROLLER_ENVIRONMENT = {
-    # How soon the end of a trial is seen; each check interrupts the workers.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor of its own for each trial
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -433,6 +418,39 @@ class _FixedWorkers(FixedScalingPolicy):  # type: ignore[misc]
 
 class _Controller(TrainController):  # type: ignore[misc]
     worker_group_cls = _WatchedWorkerGroup
+
+    async def _poll_workers(self) -> WorkerGroupPollStatus:
+        await asyncio.sleep(BETWEEN_POLLS_SECONDS)
+        return self._worker_group.poll_status(timeout=LATE_POLL_SECONDS)
+
+
+class _Answer:
+    """A method of an actor, called as one is, that gives back its `data` at once."""
+
+    @staticmethod
+    def remote(*, data: Any, **_: Any) -> ObjectRef:
+        return ray.put(data)
+
+
+class _NoBarrier:
+    """In place of Ray Train's SynchronizationActor, where the ranks agree on the name of a checkpoint's folder.
+
+    There is no checkpoint, and the ranks have met in the trial's last collective before each reports once.
+    """
+
+    broadcast_from_rank_zero = _Answer()
+
+    @classmethod
+    def options(cls, **_: Any) -> "type[_NoBarrier]":
+        return cls
+
+    @classmethod
+    def remote(cls, **_: Any) -> "_NoBarrier":
+        return cls()
+
+
+worker_group_module.SynchronizationActor = _NoBarrier
+worker_group_state._shutdown_sync_actor = lambda _: None
 
 
 # One starts an actor that looks for placement groups left behind, the other one that hands out Ray Data's shards.

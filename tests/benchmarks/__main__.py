@@ -12,6 +12,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.agreement import measure_agreement
 from tests.benchmarks.outcome import Outcome
 from tests.benchmarks.replay import (
     REFERENCE_STEPS,
@@ -30,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds of two trials on each side")
-    parser.add_argument("--only", choices=["replay", "server", "trial"])
+    parser.add_argument("--only", choices=["agreement", "replay", "server", "trial"])
     parser.add_argument("--steps", type=Path, default=REFERENCE_STEPS, help="the step logs to replay, as gzipped CSV")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 180)
@@ -49,6 +50,9 @@ def main() -> int:
     if arguments.only in (None, "trial"):
         console.print("A small trial, under VitScale and under torchrun ...")
         outcomes += measure_trials(rounds=arguments.rounds, say=console.print)
+    if arguments.only in (None, "agreement"):
+        console.print("One study, twice ...")
+        outcomes += measure_agreement(say=console.print)
     console.print(_table(outcomes))
     machine = {
         "processor": platform.processor() or platform.machine(),

@@ -1,5 +1,8 @@
 """(a) and (b): one small trial under VitScale and the very same under torchrun, interleaved.
 
+Once with one worker, which leaves a core for all else on a machine of two or more, as any node with GPUs has one, and
+once with two workers, which on a machine of two cores share them with Ray's own processes.
+
 Each round runs a study of two trials (the same point twice) through the whole product - store, dispatcher, Ray job,
 Tune, Train - and the same trial twice under torchrun. The order within a round alternates.
 
@@ -17,24 +20,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from service.dispatch import Dispatcher
 from service.plan import plan
-from service.ray_head import LocalHead
-from service.settings import Settings
 from service.spec import parse_spec
-from service.store.database import Database
-from service.studies import Studies
 from tests.benchmarks.outcome import Outcome, mean_ratio_lower_bound
+from tests.benchmarks.product import Product
+from trainers.config import TrialConfig
 
-WORLD_SIZE = 2
-SPEC = {
+WORLD_SIZES = (1, 2)
+SPEC: dict[str, Any] = {
     "name": "overhead",
     "workload": {"dataset": "digits", "image_size": 32},
     "parameters": {
         "model": {"value": "vit_tiny_patch16_224"},
         "patch_size": {"value": 8},
-        "world_size": {"value": WORLD_SIZE},
         "train_micro_batch_size_per_gpu": {"value": 16},
     },
     # The same number of steps on both sides: min = max.
@@ -53,13 +53,13 @@ class Run:
     start_seconds: float = 0.0
 
 
-def run_torchrun(config_file: Path, num_threads: int) -> Run:
+def run_torchrun(config_file: Path, trial: TrialConfig) -> Run:
     """The trial under torchrun: wall from the command's start to its end."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD_SIZE}",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={trial.world_size}",
         "-m", "trainers.standalone", "--config", str(config_file),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(trial.num_threads)}
     start = time.perf_counter()
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=300).stdout
     wall_seconds = time.perf_counter() - start
@@ -68,40 +68,53 @@ def run_torchrun(config_file: Path, num_threads: int) -> Run:
 
 
 def measure_trials(*, rounds: int, say: Callable[[str], None]) -> list[Outcome]:
-    """Runs the rounds after one unmeasured run on each side."""
-    trial = plan(parse_spec(SPEC)).trials[0].config
+    """Runs the rounds of each world size after one unmeasured run on each side."""
+    with tempfile.TemporaryDirectory() as folder, Product(Path(folder)) as product:
+        return [
+            outcome
+            for world_size in WORLD_SIZES
+            for outcome in _measure_world_size(world_size, product, Path(folder) / "trial.json", rounds, say)
+        ]
+
+
+def _measure_world_size(
+    world_size: int, product: Product, config_file: Path, rounds: int, say: Callable[[str], None]
+) -> list[Outcome]:
+    spec = {**SPEC, "parameters": {**SPEC["parameters"], "world_size": {"value": world_size}}}
+    trial = plan(parse_spec(spec)).trials[0].config
     assert trial is not None  # only a skipped point has none
+    config_file.write_text(trial.model_dump_json())
     ours: list[tuple[Run, Run]] = []
     theirs: list[tuple[Run, Run]] = []
-    with tempfile.TemporaryDirectory() as folder, _Product(Path(folder)) as product:
-        config_file = Path(folder) / "trial.json"
-        config_file.write_text(trial.model_dump_json())
-        run_torchrun(config_file, trial.num_threads)  # files into the page cache, on both sides
-        product.run_study()
-        for number in range(rounds):
-            sides: list[Callable[[], None]] = [
-                lambda: ours.append(product.run_study()),
-                lambda: theirs.append(
-                    (run_torchrun(config_file, trial.num_threads), run_torchrun(config_file, trial.num_threads))
-                ),
-            ]
-            for side in sides if number % 2 == 0 else reversed(sides):
-                side()
-            say(
-                f"round {number + 1}/{rounds}: images/s {_pair(ours[-1], 'images_per_second')} VitScale, "
-                f"{_pair(theirs[-1], 'images_per_second')} torchrun; wall s {_pair(ours[-1], 'wall_seconds')}, "
-                f"{_pair(theirs[-1], 'wall_seconds')}"
-            )
-    return summarise(ours, theirs)
+    run_torchrun(config_file, trial)  # files into the page cache, on both sides
+    _run_study(product, spec)
+    for number in range(rounds):
+        sides: list[Callable[[], None]] = [
+            lambda: ours.append(_run_study(product, spec)),
+            lambda: theirs.append((run_torchrun(config_file, trial), run_torchrun(config_file, trial))),
+        ]
+        for side in sides if number % 2 == 0 else reversed(sides):
+            side()
+        say(
+            f"{_workers(world_size)}, round {number + 1}/{rounds}: "
+            f"images/s {_pair(ours[-1], 'images_per_second')} VitScale, "
+            f"{_pair(theirs[-1], 'images_per_second')} torchrun; wall s {_pair(ours[-1], 'wall_seconds')}, "
+            f"{_pair(theirs[-1], 'wall_seconds')}"
+        )
+    return summarise(world_size, ours, theirs)
 
 
-def summarise(ours: list[tuple[Run, Run]], theirs: list[tuple[Run, Run]]) -> list[Outcome]:
+def _workers(world_size: int) -> str:
+    return "one worker" if world_size == 1 else f"{world_size} workers"
+
+
+def summarise(world_size: int, ours: list[tuple[Run, Run]], theirs: list[tuple[Run, Run]]) -> list[Outcome]:
     """Pairs first with first and second with second run of each round."""
     pairs = [(mine, yours) for a, b in zip(ours, theirs, strict=True) for mine, yours in zip(a, b, strict=True)]
     mean, lower = mean_ratio_lower_bound([(mine.images_per_second, yours.images_per_second) for mine, yours in pairs])
     outcomes = [
         Outcome(
-            "images/s, VitScale over torchrun",
+            f"images/s, VitScale over torchrun, {_workers(world_size)}",
             lower,
             "ratio, 95 % lower bound",
             0.97,
@@ -114,7 +127,7 @@ def summarise(ours: list[tuple[Run, Run]], theirs: list[tuple[Run, Run]]) -> lis
         extra = [a[position].wall_seconds - b[position].wall_seconds for a, b in zip(ours, theirs, strict=True)]
         outcomes.append(
             Outcome(
-                f"wall of a study's {word} trial less torchrun's",
+                f"wall of a study's {word} trial less torchrun's, {_workers(world_size)}",
                 statistics.median(extra),
                 "s, median",
                 4.0,
@@ -130,45 +143,20 @@ def _pair(runs: tuple[Run, Run], figure: str) -> str:
     return " ".join(f"{getattr(run, figure):.1f}" for run in runs)
 
 
-class _Product:
-    """The service without its HTTP front, on a Ray head of its own."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._database = Database(f"sqlite:///{data_dir / 'vitscale.db'}")
-        self._head = LocalHead(data_dir)
-        self._dispatcher = Dispatcher(self._database, Settings(data_dir=data_dir), self._head)
-        self._studies = Studies(self._database, data_roots=(), wake=self._dispatcher.wake)
-
-    def __enter__(self) -> "_Product":
-        self._database.upgrade()
-        self._head.start()
-        self._dispatcher.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._dispatcher.stop(10)
-        self._head.stop()
-        self._database.close()
-
-    def run_study(self) -> tuple[Run, Run]:
-        study, _ = self._studies.create(SPEC)
-        deadline = time.monotonic() + 300
-        while not self._studies.get(study.id).status.is_final:
-            if time.monotonic() > deadline:
-                raise TimeoutError("waited 300 s for a study of two small trials")
-            time.sleep(1.0)  # looking costs time on the cores that are measured
-        previous_end = self._studies.get(study.id).started_at
-        runs = []
-        for row in self._studies.results(study.id).results:  # order: given, so the rows are in the order of running
-            if row.state != "succeeded":
-                raise RuntimeError(f"trial {row.trial} of the benchmark ended {row.state}: {row.reason}")
-            (attempt,) = self._studies.trial(study.id, row.trial).attempts
-            assert previous_end is not None
-            assert attempt.finished_at is not None
-            assert row.metrics.images_per_second is not None
-            wall_seconds = (attempt.finished_at - previous_end).total_seconds()
-            start_seconds = (attempt.started_at - previous_end).total_seconds()
-            runs.append(Run(row.metrics.images_per_second, wall_seconds, start_seconds))
-            previous_end = attempt.finished_at
-        first, second = runs
-        return first, second
+def _run_study(product: Product, spec: dict[str, Any]) -> tuple[Run, Run]:
+    study = product.run(spec)
+    previous_end = study.started_at
+    runs = []
+    for row in product.studies.results(study.id).results:  # order: given, so the rows are in the order of running
+        if row.state != "succeeded":
+            raise RuntimeError(f"trial {row.trial} of the benchmark ended {row.state}: {row.reason}")
+        (attempt,) = product.studies.trial(study.id, row.trial).attempts
+        assert previous_end is not None
+        assert attempt.finished_at is not None
+        assert row.metrics.images_per_second is not None
+        wall_seconds = (attempt.finished_at - previous_end).total_seconds()
+        start_seconds = (attempt.started_at - previous_end).total_seconds()
+        runs.append(Run(row.metrics.images_per_second, wall_seconds, start_seconds))
+        previous_end = attempt.finished_at
+    first, second = runs
+    return first, second
