@@ -1,4 +1,4 @@
-"""Reading a request's body: JSON or YAML by its Content-Type, or CSV, with a bound on its size and on the time it takes.
+"""Reading a request's body: JSON or YAML by its Content-Type, or CSV, with a bound on its size and on its time.
 
 The text is not parsed here: that is work for a thread, not for the event loop.
 """
@@ -12,11 +12,10 @@ from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
+from api.limits import MAX_BODY_BYTES, MAX_CSV_BYTES
 from api.problems import BodyTooLarge, NotCsv, RequestTimeout, UnsupportedMediaType
 from service.errors import BadRequest
 
-MAX_BODY_BYTES = 1_000_000
-MAX_CSV_BYTES = 4_000_000  # of measured rows: some 40,000 of them
 BODY_SECONDS = 30.0  # to arrive in
 # Past the limit this much is read and dropped, so that an ordinary client, which sends all before it reads, sees the
 # answer and not a reset connection.

@@ -214,6 +214,15 @@ class Studies:
         with self._reading(study_id) as (session, row):
             return csv_text(ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state))
 
+    def results_parquet(self, study_id: str, *, state: TrialState | None = None) -> bytes:
+        """All results rows as a Parquet file (see `service.results_parquet`)."""
+        from service.results_parquet import parquet_bytes  # pyarrow is large: loaded with the first question
+
+        with self._reading(study_id) as (session, row):
+            return parquet_bytes(
+                ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state)
+            )
+
     def cancel(self, study_id: str) -> StudyView:
         """A queued study is cancelled at once; a running one is stopped soon. Raises WrongState where it is over."""
         with self._writing(study_id) as (session, row):

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.bodies import MAX_CSV_BYTES, CsvText
+from api.bodies import CsvText
+from api.limits import MAX_CSV_BYTES
 from api.problems import RequestInvalid, body_errors, documented
 from api.routes.parameters import IdempotencyKey, answer, known_query_only, studies_of
 from service.errors import IdempotencyKeyReused

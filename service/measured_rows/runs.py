@@ -48,7 +48,8 @@ class Run:
 
 
 def read_runs(rows: Sequence[Row], problems: Problems) -> list[Run]:
-    """The runs in the order of their first rows; one with a problem is left out.
+    """The runs in the order of their first rows; one with a problem is left out, and one with a field that could not
+    be read is not looked at: what is missing there would be told twice.
 
     Raises:
         RowsInvalid: more runs, or more workers in all of them, than a study may have.
@@ -64,6 +65,8 @@ def read_runs(rows: Sequence[Row], problems: Problems) -> list[Run]:
         raise RowsInvalid(f"The runs have {workers:,} workers together; a study has at most {MAX_WORKERS_OF_ALL:,}")
     runs = []
     for name, its_rows in by_name.items():
+        if not all(row.is_whole for row in its_rows):
+            continue
         before = len(problems)
         run = _run(name, its_rows, problems)
         if len(problems) == before:

@@ -16,10 +16,14 @@ _IGNORED = ""  # what a column is renamed to that is passed over
 
 @dataclass(frozen=True)
 class Row:
-    """One line: the known columns that are not empty. `line` counts from 1, the header's."""
+    """One line: the known columns that are not empty. `line` counts from 1, the header's.
+
+    `is_whole`: every field of it could be read.
+    """
 
     line: int
     values: Mapping[str, Value]
+    is_whole: bool
 
     def text(self, column: str) -> str | None:
         value = self.values.get(column)
@@ -115,6 +119,7 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _row(line: int, columns: Sequence[str], fields: Sequence[str], problems: Problems) -> Row:
     values: dict[str, Value] = {}
+    before = len(problems)
     for name, field in zip(columns, fields, strict=True):
         if name == _IGNORED:
             continue
@@ -125,7 +130,7 @@ def _row(line: int, columns: Sequence[str], fields: Sequence[str], problems: Pro
                 problems.add(line, name, wrong.detail, wrong.hint)
         elif COLUMNS[name].needed:
             problems.add(line, name, "is empty", "every row needs it")
-    return Row(line, values)
+    return Row(line, values, len(problems) == before)
 
 
 def _columns(line: int, names: Sequence[str], renames: Mapping[str, str]) -> list[str]:

@@ -101,7 +101,7 @@ class TestWithoutAServer:
             (["frobnicate"], "frobnicate"),
             (["list", "--limit", "many"], "--limit"),
             (["submit"], "SPEC"),
-            (["results", "--format", "xml"], "table, json or csv"),
+            (["results", "--format", "xml"], "table, json, csv or parquet"),
             (["list", "--status", "done"], "succeeded"),
             (["results", "--state", "done"], "succeeded"),
             (["submit", "preset:demo", "--json", "--watch"], "--watch"),
