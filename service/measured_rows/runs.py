@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from service.measured_rows.columns import COLUMNS, PARTS, TIMES, Value
@@ -217,37 +216,37 @@ def _check_that_it_has_a_time(name: str, placed: Mapping[Place, Row], steps: int
 
 
 def _devices(name: str, rows: Sequence[Row], world_size: int, problems: Problems) -> tuple[list[str], dict[int, str]]:
-    """The devices by rank: of all ranks where they are known, and of the ranks that have rows of their own."""
+    """The devices by rank: of all ranks where they are known, and of the ranks that have rows of their own.
+
+    The first contradiction is told; each text is read once, as lists may be long and rows many.
+    """
     whole: list[str] | None = None
     by_rank: dict[int, str] = {}
-    parse = cache(parse_devices)  # the same few texts in every row
+    first_lines: dict[tuple[int | None, str], int] = {}
     for row in rows:
-        field, rank = row.text("device"), row.whole("rank")
-        if field is None:
-            continue
+        if (field := row.text("device")) is not None:
+            first_lines.setdefault((row.whole("rank"), field), row.line)
+    for (rank, field), line in first_lines.items():
         try:
-            devices = parse(field, 1 if rank is not None else world_size)
+            devices = parse_devices(field, world_size if rank is None else 1)
         except ValueError as error:
-            problems.add(row.line, "device", str(error), '"NAME" for all ranks, or one for each: "3 x NAME; OTHER"')
+            problems.add(line, "device", str(error), '"NAME" for all ranks, or one for each: "3 x NAME; OTHER"')
             continue
-        before = whole if rank is None else by_rank.get(rank, whole[rank] if whole and rank < len(whole) else None)
-        now = devices if rank is None else devices[0]
-        if before is not None and before is not now and before != now:  # the same text gives the same list
-            problems.add(
-                row.line,
-                "device",
-                f"is {field!r}, and another in an earlier line of run {name}",
-                "a rank has one device; name runs that differ differently",
-            )
+        is_other = False
         if rank is None:
+            is_other = whole is not None and whole != devices
+            is_other = is_other or any(devices[known] != device for known, device in by_rank.items())
             whole = devices
-        else:
+        elif rank < world_size:
+            before = by_rank.get(rank, devices[0] if whole is None else whole[rank])
+            is_other = before != devices[0]
             by_rank[rank] = devices[0]
-    if whole is None and by_rank.keys() >= set(range(world_size)):
+        if is_other:
+            what = f"is {field!r}, and another in an earlier line of run {name}"
+            problems.add(line, "device", what, "a rank has one device; name runs that differ differently")
+            break
+    if whole is None and len(by_rank) == world_size:
         whole = [by_rank[rank] for rank in range(world_size)]
-    for rank, device in by_rank.items():
-        if whole is not None and rank < len(whole) and whole[rank] != device:
-            problems.add(rows[0].line, "device", f"rank {rank} has {device!r}, and {whole[rank]!r} in the list", None)
     return whole or [], by_rank if whole is None else dict(enumerate(whole))
 
 
@@ -258,19 +257,16 @@ def parse_devices(field: str, num_ranks: int) -> list[str]:
         ValueError: the names do not come to `num_ranks`, or one is empty or too long.
     """
     parts = [part.strip() for part in field.split(";")]
-    names: list[str] = []
-    counted = len(parts) > 1
+    counted: list[tuple[int, str]] = []
     for part in parts:
         several = _SEVERAL.fullmatch(part)
         count, device = (int(several[1]), several[2].strip()) if several else (1, part)
-        counted = counted or several is not None
         if not device or len(device) > _MAX_DEVICE or not device.isprintable():
             raise ValueError(f"a device's name has 1 to {_MAX_DEVICE} printable characters")
-        if count + len(names) > max(num_ranks, 1):
-            raise ValueError(f"names more devices than there are ranks here, {num_ranks}")
-        names += [device] * count
-    if not counted:
-        return names * num_ranks
-    if len(names) != num_ranks:
-        raise ValueError(f"names {len(names)} devices for {num_ranks} ranks")
-    return names
+        counted.append((count, device))
+    if counted == [(1, field.strip())]:
+        return [field.strip()] * num_ranks
+    total = sum(count for count, _ in counted)
+    if total != num_ranks:
+        raise ValueError(f"names {total} devices for {num_ranks} rank{'s' if num_ranks > 1 else ''}")
+    return [device for count, device in counted for _ in range(count)]

@@ -10,7 +10,7 @@ from service.measured_rows.columns import COLUMNS, FieldWrong, Value
 from service.measured_rows.errors import Problems, RowsInvalid
 from service.spelling import closest
 
-MAX_ROWS = 100_000
+MAX_ROWS = 50_000
 _IGNORED = ""  # what a column is renamed to that is passed over
 
 

@@ -262,7 +262,7 @@ class TestFields:
             ("epoch", "0", "must be 1 to", "epochs count from 1"),
             ("rank", "2", "is 2; the world size is 2", "ranks are 0 to 1"),
             ("nodes", "3", "3 nodes for 2 workers", "at most 2"),
-            ("device", "T4; T4; T4", "names more devices than there are ranks", ""),
+            ("device", "T4; T4; T4", "names 3 devices for 2 ranks", ""),
             ("compute_seconds", "600", "600 s are more than the whole step's 1 s", "not milliseconds"),
             ("step_seconds", "600", "are more than the epoch's 10 s", "milliseconds"),
             ("run", "", "is empty", "every row needs it"),
