@@ -193,9 +193,9 @@ class TestSchema:
             assert connection.scalar(text("SELECT extensions FROM studies")) == "[]"
             connection.execute(text("UPDATE attempt_ranks SET node = NULL"))  # it may be unknown now
             connection.execute(text("UPDATE attempts SET study_attempt = 0"))
+        with engine.connect() as connection:
             connection.execute(text("PRAGMA foreign_keys=ON"))
-        with engine.begin() as connection:
-            connection.execute(text("PRAGMA foreign_keys=ON"))
+            connection.commit()
             config.attributes["connection"] = connection
             command.downgrade(config, "0002")
             assert connection.scalar(text("SELECT count(*) FROM studies")) == 0

@@ -43,8 +43,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Studies that were imported are gone then: earlier versions cannot hold them."""
     op.execute("DELETE FROM studies WHERE id IN (SELECT study_id FROM attempts WHERE study_attempt = 0)")
-    with op.batch_alter_table("studies") as table:
-        table.drop_column("extensions")
+    op.drop_column("studies", "extensions")  # not as a batch: dropping the old table would take all trials with it
     with op.batch_alter_table("attempt_epochs") as table:
         for name, kind in _EPOCH_MAY_BE_NULL.items():
             table.alter_column(name, existing_type=kind, nullable=False)
