@@ -1,4 +1,4 @@
-"""Reading a request's body: JSON or YAML by its Content-Type, with a bound on its size and on the time it takes.
+"""Reading a request's body: JSON or YAML by its Content-Type, or CSV, with a bound on its size and on its time.
 
 The text is not parsed here: that is work for a thread, not for the event loop.
 """
@@ -12,10 +12,10 @@ from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from api.problems import BodyTooLarge, RequestTimeout, UnsupportedMediaType
+from api.limits import MAX_BODY_BYTES, MAX_CSV_BYTES
+from api.problems import BodyTooLarge, NotCsv, RequestTimeout, UnsupportedMediaType
 from service.errors import BadRequest
 
-MAX_BODY_BYTES = 1_000_000
 BODY_SECONDS = 30.0  # to arrive in
 # Past the limit this much is read and dropped, so that an ordinary client, which sends all before it reads, sees the
 # answer and not a reset connection.
@@ -52,18 +52,12 @@ async def read_body(request: Request) -> Body:
         RequestTimeout: not all there within `BODY_SECONDS`.
         BadRequest: empty, or not UTF-8.
     """
-    media = _media(request.headers)
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            content = await _read_limited(request)
-    except TimeoutError:
-        raise RequestTimeout(f"The body did not arrive within {BODY_SECONDS:g} s") from None
-    except ClientDisconnect:
-        raise BadRequest("The connection was closed before the whole body had arrived") from None
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"The body is not UTF-8: {error.reason} at byte {error.start}") from None
+    kind = _kind(request.headers, UnsupportedMediaType, "send application/json or application/yaml")
+    media = _MEDIA.get(kind)
+    if media is None:
+        raise UnsupportedMediaType(f"Content-Type {kind!r} is not read here: send application/json or application/yaml")
+    content = await _content(request, MAX_BODY_BYTES)
+    text = _text(content)
     if not text.strip():
         raise BadRequest("The body is empty: JSON or YAML belongs there")
     return Body(text=text, media=media, digest=hashlib.sha256(media.encode() + b"\n" + content).hexdigest())
@@ -72,36 +66,67 @@ async def read_body(request: Request) -> Body:
 RequestBody = Annotated[Body, Depends(read_body)]
 
 
-def _media(headers: Headers) -> Literal["json", "yaml"]:
-    wanted = "send application/json or application/yaml"
+async def read_csv_text(request: Request) -> str:
+    """The body of `request`, which must be CSV.
+
+    Raises:
+        NotCsv: no Content-Type, or another than text/csv in UTF-8, or compressed.
+        BodyTooLarge: over `MAX_CSV_BYTES`, declared or counted.
+        RequestTimeout, BadRequest: as `read_body`.
+    """
+    kind = _kind(request.headers, NotCsv, "send text/csv")
+    if kind != "text/csv":
+        raise NotCsv(f"Content-Type {kind!r} is not read here: send text/csv")
+    return _text(await _content(request, MAX_CSV_BYTES))
+
+
+CsvText = Annotated[str, Depends(read_csv_text)]
+
+
+def _kind(headers: Headers, refusal: type[UnsupportedMediaType], wanted: str) -> str:
+    """The media type in lower case. Raises `refusal` where there is none, or it is neither UTF-8 nor uncompressed."""
     given = headers.get("content-type")
     if given is None:
-        raise UnsupportedMediaType(f"The body has no Content-Type: {wanted}")
+        raise refusal(f"The body has no Content-Type: {wanted}")
     kind, _, parameters = given.partition(";")
-    media = _MEDIA.get(kind.strip().lower())
-    if media is None:
-        raise UnsupportedMediaType(f"Content-Type {given!r} is not read here: {wanted}")
     charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
     if charset not in {"", "utf-8", "utf8"}:
-        raise UnsupportedMediaType(f"The body's charset is {charset!r}: send UTF-8")
+        raise refusal(f"The body's charset is {charset!r}: send UTF-8")
     coding = headers.get("content-encoding", "identity")
     if coding.strip().lower() != "identity":
-        raise UnsupportedMediaType(f"The body's Content-Encoding is {coding!r}: send it uncompressed")
-    return media
+        raise refusal(f"The body's Content-Encoding is {coding!r}: send it uncompressed")
+    return kind.strip().lower()
 
 
-async def _read_limited(request: Request) -> bytes:
+async def _content(request: Request, max_bytes: int) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read_limited(request, max_bytes)
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {BODY_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise BadRequest("The connection was closed before the whole body had arrived") from None
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The body is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+async def _read_limited(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > DRAINED_BYTES:
-        raise BodyTooLarge(f"The body has {declared} bytes; at most {MAX_BODY_BYTES} are read")
+        raise BodyTooLarge(f"The body has {declared} bytes; at most {max_bytes} are read")
     chunks: list[bytes] = []
     num_bytes = 0
     async for chunk in request.stream():  # counted as it comes: a chunked body declares no length
         num_bytes += len(chunk)
-        if num_bytes <= MAX_BODY_BYTES:
+        if num_bytes <= max_bytes:
             chunks.append(chunk)
         elif num_bytes > DRAINED_BYTES:
             break
-    if num_bytes > MAX_BODY_BYTES:
-        raise BodyTooLarge(f"The body has {num_bytes} bytes or more; at most {MAX_BODY_BYTES} are read")
+    if num_bytes > max_bytes:
+        raise BodyTooLarge(f"The body has {num_bytes} bytes or more; at most {max_bytes} are read")
     return b"".join(chunks)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from api.discovery import Target, checked_url, find_server, is_loopback
 from api.plan_answer import PlanAnswer
+from service.analysis.scaling import Mode
 from service.cluster import ClusterView
 from service.errors import ErrorItem
 from service.settings import Settings
@@ -38,13 +39,14 @@ from service.views import (
 
 JSON = "application/json"
 YAML = "application/yaml"
+CSV = "text/csv"
 PAGE_SIZE = 500
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 _CONNECT_TIMEOUT_SECONDS = 5.0
 _RETRY_PAUSES_SECONDS = (0.1, 0.4)  # three tries in all
 
-Query = Mapping[str, str | int | None]
+Query = Mapping[str, str | int | list[str] | None]
 Model = TypeVar("Model")
 
 
@@ -222,6 +224,44 @@ class Client:
         """Queue what never finished, and what failed."""
         return self._act(study_id, "retry")
 
+    def extend_study(self, study_id: str, spec: Mapping[str, Any] | str, *, media: str = JSON) -> StudyView:
+        """Queue the points of a specification that the study, which is over, does not have yet."""
+        return self._model(StudyView, self._send_spec(f"{_path(study_id)}/extend", spec, media, {}, repeatable=False))
+
+    def import_study(
+        self,
+        rows: str,
+        name: str,
+        *,
+        mode: Mode = "none",
+        renames: Mapping[str, str] | None = None,
+        description: str = "",
+        tags: Sequence[str] = (),
+        idempotency_key: str | None = None,
+    ) -> StudyView:
+        """A finished study from rows that were measured elsewhere.
+
+        Args:
+            rows: CSV with a header; `service.measured_rows` describes its columns.
+            mode: strong, weak (dataset_fraction is per worker) or none.
+            renames: our name of each column that has another one; an empty one passes the column over.
+            idempotency_key: as for `create_study`.
+        """
+        query: Query = {
+            "name": name,
+            "mode": mode,
+            "map": [f"{theirs}={ours}" for theirs, ours in (renames or {}).items()],
+            "description": description or None,
+            "tag": list(tags),
+        }
+        headers = {"Content-Type": CSV, "Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return self._model(
+            StudyView,
+            self._request(
+                "POST", "/studies/import", query=query, content=rows.encode(), headers=headers, repeatable=True
+            ),
+        )
+
     # Trials and results
 
     def list_trials(self, study_id: str, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> TrialsPage:
@@ -261,6 +301,11 @@ class Client:
         """All results rows as CSV with a header."""
         query: Query = {"format": "csv", "state": state}
         return self._request("GET", f"{_path(study_id)}/results", query=query).text
+
+    def get_results_parquet(self, study_id: str, *, state: TrialState | None = None) -> bytes:
+        """All results rows as a Parquet file with the columns of the CSV."""
+        query: Query = {"format": "parquet", "state": state}
+        return self._request("GET", f"{_path(study_id)}/results", query=query).content
 
     def get_trial_logs(self, study_id: str, number: int) -> list[LogLine]:
         """The lines that a trial's workers wrote, in order."""
@@ -318,13 +363,20 @@ class Client:
         return self._model(StudyView, self._request("POST", f"{_path(study_id)}/{verb}"))
 
     def _send_spec(
-        self, path: str, spec: Mapping[str, Any] | str, media: str, headers: Mapping[str, str]
+        self,
+        path: str,
+        spec: Mapping[str, Any] | str,
+        media: str,
+        headers: Mapping[str, str],
+        *,
+        repeatable: bool = True,
     ) -> httpx.Response:
         if isinstance(spec, str):
             content, kind = spec.encode(), media
         else:
             content, kind = json.dumps(spec, allow_nan=False).encode(), JSON
-        return self._request("POST", path, content=content, headers={"Content-Type": kind, **headers}, repeatable=True)
+        sent = {"Content-Type": kind, **headers}
+        return self._request("POST", path, content=content, headers=sent, repeatable=repeatable)
 
     def _request(
         self,

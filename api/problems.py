@@ -47,6 +47,11 @@ class BodyTooLarge(VitScaleError):
 
 class UnsupportedMediaType(VitScaleError):
     status, code, title = 415, "UNSUPPORTED_MEDIA_TYPE", "The body is of a type that is not read here"
+    accept = "application/json, application/yaml"
+
+
+class NotCsv(UnsupportedMediaType):
+    accept = "text/csv"
 
 
 class HostNotAllowed(VitScaleError):
@@ -152,7 +157,7 @@ async def _expected(_request: Request, error: Exception) -> Response:
 
 def _headers(error: VitScaleError) -> dict[str, str]:
     if isinstance(error, UnsupportedMediaType):
-        return {"Accept": "application/json, application/yaml"}  # RFC 9110, 15.5.16
+        return {"Accept": error.accept}  # RFC 9110, 15.5.16
     if isinstance(error, BodyTooLarge | RequestTimeout):
         return {"Connection": "close"}  # what is left of the body is not read
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:

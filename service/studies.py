@@ -1,4 +1,4 @@
-"""The studies, as routes and programs see them: plan, create, look, change, and start again.
+"""The studies, as routes and programs see them: plan, create, import, look, change, extend and start again.
 
 Each method is one unit of work or one snapshot; all may be called from any thread. Errors: `service.errors`.
 """
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.canonical import canonical_json
-from service.errors import BadRequest, ErrorItem, IdempotencyKeyReused, NotAvailable, SpecInvalid, WrongState
-from service.plan import Plan, Refusal
+from service.errors import ErrorItem, NotAvailable, SpecInvalid, WrongState
+from service.extension import incomparable, new_points, without_known_baseline
+from service.idempotency import make_once
+from service.importing import RowsToImport, import_rows
+from service.plan import MAX_TRIALS, Plan, Refusal
 from service.plan import plan as plan_spec
 from service.results_csv import csv_text
 from service.spec import Description, StudySpec, StudyTags, parse_spec
@@ -27,7 +29,6 @@ from service.store.result_text import RowParts, row_text, rows_text
 from service.store.tables import Study
 from service.views import LogLine, ResultRow, ResultsPage, StudyView, TrialsPage, TrialView
 
-MAX_KEY_CHARACTERS = 255
 LogLines = list[LogLine]  # a name of its own: within the class, `list` is the method
 
 
@@ -79,18 +80,12 @@ class Studies:
             BadRequest: the key is empty or too long.
         """
         spec = parse_spec(data)
-        if idempotency_key is None:
-            return self._create(spec, None, ""), True
-        key = _checked_key(idempotency_key)
         digest = body_digest or sha256(canonical_json(data).encode()).hexdigest()
-        if (known := self._known(key, digest)) is not None:
-            return known, False
-        try:
-            return self._create(spec, key, digest), True
-        except IntegrityError:  # the same key, at the same moment, was first
-            if (known := self._known(key, digest)) is None:
-                raise
-            return known, False
+        return make_once(self._database, idempotency_key, digest, lambda key: self._create(spec, key, digest))
+
+    def import_rows(self, given: RowsToImport, idempotency_key: str | None = None) -> tuple[StudyView, bool]:
+        """A finished study of rows that were measured elsewhere; errors as `service.importing.import_rows`."""
+        return import_rows(self._database, given, idempotency_key)
 
     def _create(self, spec: StudySpec, key: str | None, digest: str) -> StudyView:
         planned = plan_spec(spec, data_roots=self._data_roots)
@@ -111,17 +106,6 @@ class Studies:
             view = study_rows.study_view(session, row)
         self._wake()
         return view
-
-    def _known(self, key: str, digest: str) -> StudyView | None:
-        with self._database.reading() as session:
-            remembered = study_rows.remembered_study(session, key)
-            if remembered is None:
-                return None
-            if remembered.body_digest != digest:
-                raise IdempotencyKeyReused(
-                    f"This Idempotency-Key was used with another body, for study {remembered.study_id}; take a new key"
-                )
-            return study_rows.study_view(session, study_rows.study(session, remembered.study_id))
 
     def list(
         self,
@@ -230,6 +214,15 @@ class Studies:
         with self._reading(study_id) as (session, row):
             return csv_text(ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state))
 
+    def results_parquet(self, study_id: str, *, state: TrialState | None = None) -> bytes:
+        """All results rows as a Parquet file (see `service.results_parquet`)."""
+        from service.results_parquet import parquet_bytes  # pyarrow is large: loaded with the first question
+
+        with self._reading(study_id) as (session, row):
+            return parquet_bytes(
+                ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state)
+            )
+
     def cancel(self, study_id: str) -> StudyView:
         """A queued study is cancelled at once; a running one is stopped soon. Raises WrongState where it is over."""
         with self._writing(study_id) as (session, row):
@@ -258,8 +251,42 @@ class Studies:
         """Queues what never finished and what failed. Raises WrongState: not over, or all its trials succeeded."""
         return self._again(study_id, failed_too=True)
 
+    def extend(self, study_id: str, data: object) -> StudyView:
+        """Queues the points of a spec that the study does not have yet (see `service.extension`).
+
+        Raises:
+            SpecInvalid, NotAvailable: as `create`; or what in the spec would make the rows incomparable.
+            WrongState: the study is not over, was imported, or has all these points.
+        """
+        extra = parse_spec(data)
+        with self._reading(study_id) as (_, row):
+            _refuse_to_extend(row)
+            before = [StudySpec.model_validate(spec) for spec in (row.spec, *row.extensions)]
+        if items := incomparable(before, extra):
+            raise SpecInvalid(f"The specification cannot extend study {study_id}", items)
+        planned = without_known_baseline(plan_spec(extra, data_roots=self._data_roots), before)
+        _refuse_what_cannot_run(planned)
+        with self._writing(study_id) as (session, row):
+            _refuse_to_extend(row)
+            known = trial_rows.known_points(session, row.id)
+            points, order = new_points(planned, known.keys(), max(known.values(), default=0))
+            if not order:
+                raise _wrong_state(row, "it has all points of this specification already: there is nothing to add")
+            _bound_trials(len(known) + len(points))
+            place = trial_rows.next_place(session, row.id)
+            trial_rows.insert_trials(session, row.id, points, order, first_place=place)
+            row.extensions = [*row.extensions, extra.model_dump(mode="json")]
+            for note in planned.notes:
+                study_rows.add_note(row, note)
+            study_rows.move(row, StudyState.QUEUED)
+            session.flush()
+            view = study_rows.study_view(session, row)
+        self._wake()
+        return view
+
     def _again(self, study_id: str, *, failed_too: bool) -> StudyView:
         with self._writing(study_id) as (session, row):
+            _refuse_imported(row)
             if not StudyState(row.status).is_final:
                 raise _wrong_state(row, "it can be started again when it is over")
             if trial_rows.requeue(session, row.id, failed_too=failed_too) == 0:
@@ -284,7 +311,28 @@ class Studies:
 
 
 def _has_repeats(study: Study) -> bool:
-    return bool(study.spec["measurement"]["repeats"] > 1)
+    return any(spec["measurement"]["repeats"] > 1 for spec in (study.spec, *study.extensions))
+
+
+def _refuse_imported(study: Study) -> None:
+    if study.spec.get("imported"):
+        raise WrongState(
+            f"Study {study.id} was imported: its rows were measured elsewhere, and nothing of it can be run"
+        )
+
+
+def _refuse_to_extend(study: Study) -> None:
+    _refuse_imported(study)
+    if not StudyState(study.status).is_final:
+        raise _wrong_state(study, "it can be extended when it is over")
+
+
+def _bound_trials(count: int) -> None:
+    if count > MAX_TRIALS:
+        item = ErrorItem(
+            "/parameters", f"the study would have {count:,} trials; at most {MAX_TRIALS:,}", "post a study of its own"
+        )
+        raise SpecInvalid(item.detail, [item])
 
 
 def _all_rows(session: Session, study: Study, state: TrialState | None) -> Iterator[RowParts]:
@@ -310,13 +358,6 @@ def _refuse_what_cannot_run(planned: Plan) -> None:
 def _detail(refusal: Refusal) -> str:
     point = ", ".join(f"{key}={value}" for key, value in refusal.parameters.items() if value is not None)
     return f"{refusal.reason} (at {point})" if point else refusal.reason
-
-
-def _checked_key(key: str) -> str:
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
-        detail = f"must be 1 to {MAX_KEY_CHARACTERS} printable characters"
-        raise BadRequest("The Idempotency-Key cannot be used", [ErrorItem("/headers/Idempotency-Key", detail)])
-    return key
 
 
 def _checked_patch(given: dict[str, object]) -> _Patch:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
-from trainers.result import EpochRow, RankRow
 from trainers.telemetry.rows import Telemetry
 
 
@@ -64,7 +63,8 @@ class StudyView(_View):
     description: str
     tags: list[str]
     status: StudyState
-    spec: dict[str, Any]
+    spec: dict[str, Any]  # as posted, complete; of an imported study what its rows say, with `imported: true`
+    extensions: list[dict[str, Any]] = Field(default_factory=list)  # the specs that added points since, in order
     trial_counts: dict[str, int]
     progress: Progress
     created_at: UtcTime
@@ -177,6 +177,41 @@ class AttemptView(_View):
     telemetry: Telemetry | None = None  # the machine's, while it was measured
 
 
+class RankView(_View):
+    """One worker's part, as `trainers.result.RankRow`; null is what is not known of an imported run.
+
+    `epoch_seconds` is the mean over the rank's epochs, of imported runs only.
+    """
+
+    rank: int
+    local_rank: int | None
+    node: str | None
+    node_ip: str | None
+    pid: int | None
+    device: str | None
+    device_uuid: str | None
+    peak_memory_bytes: int | None
+    reserved_memory_bytes: int | None
+    step_seconds_mean: float | None
+    epoch_seconds: float | None
+    compute_seconds: float | None
+    data_wait_seconds: float | None
+    communication_seconds: float | None
+
+
+class EpochView(_View):
+    """One whole epoch, as `trainers.result.EpochRow`; null is what is not known of an imported run."""
+
+    epoch: int  # from 1
+    epoch_seconds: float
+    steps: int | None
+    images_seen: int | None
+    train_loss: float | None
+    train_accuracy: float | None
+    eval_loss: float | None
+    eval_accuracy: float | None
+
+
 class TrialView(TrialSummary):
     """The answer of `GET /studies/{id}/trials/{n}`. `ranks` and `epochs` are of the attempt whose result stands."""
 
@@ -184,8 +219,8 @@ class TrialView(TrialSummary):
     placement: dict[str, Any]
     config: dict[str, Any] | None  # the TrialConfig as the worker gets it; a skipped point has none
     attempts: list[AttemptView]
-    ranks: list[RankRow]
-    epochs: list[EpochRow]
+    ranks: list[RankView]
+    epochs: list[EpochView]
 
 
 class LogLine(_View):

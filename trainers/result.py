@@ -71,6 +71,9 @@ class RankRow(_Strict):
     peak_memory_bytes: int  # allocated on CUDA; on CPU RSS above its value after imports
     reserved_memory_bytes: int | None = None
     step_seconds_mean: float | None = None
+    compute_seconds: float | None = None
+    data_wait_seconds: float | None = None
+    communication_seconds: float | None = None  # waiting for others included, where the source cannot tell
 
 
 class EpochRow(_Strict):

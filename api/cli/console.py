@@ -34,8 +34,12 @@ def write(text: str = "") -> None:
 
 def write_json(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> None:
     """Indented JSON on standard output; never NaN or infinity."""
+    write(json_text(value))
+
+
+def json_text(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> str:
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    write(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
+    return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 class Grid:

@@ -157,19 +157,23 @@ def watch(study_id: Id = "latest") -> None:
 def results(
     study_id: Id = "latest",
     form: Annotated[
-        str, typer.Option("--format", metavar="table|json|csv", help="How the rows are printed.")
+        str, typer.Option("--format", metavar="table|json|csv|parquet", help="How the rows are written.")
     ] = "table",
     state: Annotated[str | None, typer.Option(help="Only trials in this state: succeeded, failed, ...")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Into this file, not to standard output.")
+    ] = None,
 ) -> None:
     """Throughput, step and epoch time of each trial, speed-up and efficiency against the baseline.
 
     \b
     vitscale results latest
     vitscale results k3v7 --format csv > rows.csv
+    vitscale results k3v7 --format parquet --output rows.parquet
     """
     from api.cli import results as command
 
-    command.results(study_id, form, state)
+    command.results(study_id, form, state, output)
 
 
 @app.command()
@@ -205,6 +209,60 @@ def retry(study_id: Id) -> None:
     from api.cli import studies
 
     studies.act(study_id, "retry")
+
+
+@app.command()
+def extend(
+    study_id: Id,
+    spec: Spec,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end and print the results.")] = False,
+) -> None:
+    """Run more points in a study that is over: those of SPEC that it does not have yet, more repeats among them.
+
+    \b
+    vitscale extend latest sweep.yaml      the study's own file, with more values on an axis or more repeats
+    """
+    from api.cli import submitting
+
+    raise typer.Exit(submitting.extend(study_id, spec, follow=watch))
+
+
+@app.command("import")
+def import_rows(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="CSV with a header, or - (standard input).")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The study's name.")] = None,
+    mode: Annotated[
+        str, typer.Option(metavar="none|strong|weak", help="weak: dataset_fraction is per worker.")
+    ] = "none",
+    renames: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="THEIRS=OURS", help="Rename a column; THEIRS= passes it over. May be repeated."),
+    ] = None,
+    description: Annotated[str, typer.Option(help="What was measured, and by whom.")] = "",
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag of the study. May be repeated.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="paper", help="Published measurements that come with VitScale.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a finished study of rows that were measured elsewhere.
+
+    One row per run, or per run and epoch (and rank). Columns: run, world_size, a batch size
+    (train_micro_batch_size_per_gpu or train_batch_size), epoch_seconds or step_seconds, and where known
+    steps_per_epoch, nodes, device, model, dataset, loss, accuracy, ...
+
+    \b
+    vitscale import runs.csv --name old-cluster --mode strong --map gpus=world_size --map notes=
+    vitscale import --reference paper
+    """
+    from api.cli import importing
+
+    if reference is not None:
+        importing.import_reference(reference, file, as_json=as_json)
+    else:
+        importing.import_file(file, name, mode, renames or [], description, tags or [], as_json=as_json)
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """The commands about a study's rows and logs: results, logs."""
 
 import sys
+from pathlib import Path
 
-from api.cli.console import printable, write, write_json
+from api.cli.console import json_text, printable, write
 from api.cli.outcome import bad_input
 from api.cli.tables import varied_keys, write_failures, write_results
 from api.cli.target import connect, find_study
@@ -11,22 +12,40 @@ from service.states import TrialState
 from service.views import ResultsPage, StudyView
 
 
-def results(asked: str, form: str, state: str | None) -> None:
-    if form not in {"table", "json", "csv"}:
-        raise bad_input("--format", f"{form!r} is no format", "table, json or csv")
+def results(asked: str, form: str, state: str | None, output: Path | None) -> None:
+    if form not in {"table", "json", "csv", "parquet"}:
+        raise bad_input("--format", f"{form!r} is no format", "table, json, csv or parquet")
+    if form == "table" and output is not None:
+        raise bad_input("--output", "is for json, csv and parquet", f"--format csv --output {output}")
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise bad_input("--format", "parquet is no text to look at", "--output rows.parquet")
     wanted = _state(state)
     with connect() as client:
         study = find_study(client, asked)
         if form == "table":
             write_results_table(client, study, wanted)
-        elif form == "json":
-            rows = list(client.iter_results(study.id, state=wanted))
-            page = ResultsPage(study_id=study.id, status=study.status, count=len(rows), results=rows, next_cursor=None)
-            write_json(page)
         else:
-            # CSV has its own line ends.
-            sys.stdout.flush()
-            sys.stdout.buffer.write(client.get_results_csv(study.id, state=wanted).encode())
+            _deliver(_content(client, study, form, wanted), output)
+
+
+def _content(client: Client, study: StudyView, form: str, state: TrialState | None) -> bytes:
+    if form == "csv":
+        return client.get_results_csv(study.id, state=state).encode()
+    if form == "parquet":
+        return client.get_results_parquet(study.id, state=state)
+    rows = list(client.iter_results(study.id, state=state))
+    page = ResultsPage(study_id=study.id, status=study.status, count=len(rows), results=rows, next_cursor=None)
+    return f"{json_text(page)}\n".encode()
+
+
+def _deliver(content: bytes, output: Path | None) -> None:
+    """As it is: CSV has its own line ends, and Parquet is no text."""
+    if output is not None:
+        output.write_bytes(content)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
 
 
 def logs(asked: str, trial: int | None) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from api.cli.outcome import bad_input, of_error
+from api.limits import MAX_BODY_BYTES
 from service.errors import VitScaleError
 
-MAX_SPEC_BYTES = 1_000_000  # what the server reads
 _PRESET = "preset:"
 _LOOKS_LIKE_JSON = re.compile(r'\s*\{\s*["}]')  # else YAML, which a mapping in braces without quotes is too
 
@@ -56,18 +56,27 @@ def read_spec(given: str) -> SpecSource:
     """
     if given.startswith(_PRESET):
         return _preset(given.removeprefix(_PRESET))
-    name = "standard input" if given == "-" else given
-    content = _bytes_of(given)
-    if len(content) > MAX_SPEC_BYTES:
-        raise bad_input(name, f"is larger than {MAX_SPEC_BYTES:,} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise bad_input(name, f"is not UTF-8 at byte {error.start}", "a specification is YAML or JSON") from error
+    name, text = read_text(given, MAX_BODY_BYTES, "a specification is YAML or JSON")
     if not text.strip():
         raise bad_input(name, "is empty", "vitscale presets demo prints an example")
     is_json = given.endswith(".json") or _LOOKS_LIKE_JSON.match(text) is not None
     return SpecSource(name, text, "json" if is_json else "yaml")
+
+
+def read_text(given: str, max_bytes: int, what_it_is: str) -> tuple[str, str]:
+    """What errors call a file (or `-`, standard input), and the text in it.
+
+    Raises:
+        Complaint: it cannot be read, is not UTF-8, or is larger than the server takes.
+    """
+    name = "standard input" if given == "-" else given
+    content = _bytes_of(given, max_bytes)
+    if len(content) > max_bytes:
+        raise bad_input(name, f"is larger than {max_bytes:,} bytes")
+    try:
+        return name, content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise bad_input(name, f"is not UTF-8 at byte {error.start}", what_it_is) from error
 
 
 def _preset(name: str) -> SpecSource:
@@ -81,14 +90,15 @@ def _preset(name: str) -> SpecSource:
         ) from error
 
 
-def _bytes_of(given: str) -> bytes:
+def _bytes_of(given: str, max_bytes: int) -> bytes:
     if given == "-":
-        return sys.stdin.buffer.read(MAX_SPEC_BYTES + 1)
+        return sys.stdin.buffer.read(max_bytes + 1)
     try:
         with Path(given).open("rb") as file:
-            return file.read(MAX_SPEC_BYTES + 1)
+            return file.read(max_bytes + 1)
     except FileNotFoundError as error:
-        raise bad_input(given, "there is no such file", "preset:demo names a preset, - is standard input") from error
+        hint = "preset:demo names a preset, - is standard input"
+        raise bad_input(given, "there is no such file", hint) from error
     except IsADirectoryError as error:
         raise bad_input(given, "is a directory") from error
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""The commands that take a specification: plan, submit, presets."""
+"""The commands that take a specification: plan, submit, extend, presets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from api.cli.console import Grid, printable, write, write_json
@@ -8,7 +9,7 @@ from api.cli.outcome import BAD_INPUT, FAILED, GOOD, Complaint, bad_input, of_er
 from api.cli.source import SpecSource, read_spec
 from api.cli.studies import watch_to_end
 from api.cli.tables import differing_keys, duration, label, shown_value
-from api.cli.target import connect, settings_of
+from api.cli.target import connect, find_study, settings_of
 from api.client import ApiError, Client
 from api.plan_answer import PlanAnswer
 from service.errors import ErrorItem, VitScaleError
@@ -81,12 +82,34 @@ def submit(spec: str, *, follow: bool, name: str | None, as_json: bool) -> int:
     return GOOD
 
 
+def extend(asked: str, spec: str, *, follow: bool) -> int:
+    source = read_spec(spec)
+    with connect() as client:
+        before = find_study(client, asked)
+        with _complaints_about(source):
+            study = client.extend_study(before.id, source.text, media=source.content_type)
+    added = study.progress.total - before.progress.total
+    write(
+        f"study {study.id} ({printable(study.name)}): {study.status}, {added} trials added to {before.progress.total}"
+    )
+    if follow:
+        return watch_to_end(study.id)
+    write(f"follow it: vitscale watch {study.id}")
+    return GOOD
+
+
 def submitted(client: Client, source: SpecSource, name: str | None = None) -> StudyView:
     """The study, queued. Where it is refused, the Complaint names the specification it is about."""
-    try:
+    with _complaints_about(source):
         if name is not None:
             return client.create_study(source.named(name))
         return client.create_study(source.text, media=source.content_type)
+
+
+@contextmanager
+def _complaints_about(source: SpecSource) -> Iterator[None]:
+    try:
+        yield
     except ApiError as error:
         if error.status not in _ABOUT_THE_SPEC:
             raise Complaint(FAILED, error.detail) from error

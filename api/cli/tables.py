@@ -43,9 +43,13 @@ def spec_section(study: StudyView, name: str) -> Mapping[str, Any]:
 
 
 def varied_keys(study: StudyView) -> list[str]:
-    """The parameters that the specification gives several values, in the specification's order."""
-    axes = spec_section(study, "parameters")
-    return [key for key, axis in axes.items() if isinstance(axis, Mapping) and len(axis.get("values") or ()) > 1]
+    """The parameters that take several values in the specification and what extended it, in the order given."""
+    values: dict[str, set[str]] = {}
+    for spec in (study.spec, *study.extensions):
+        for key, axis in (spec.get("parameters") or {}).items():
+            if isinstance(axis, Mapping):
+                values.setdefault(key, set()).update(map(repr, axis.get("values") or [axis.get("value")]))
+    return [key for key, found in values.items() if len(found) > 1]
 
 
 def differing_keys(parameters: Sequence[Mapping[str, Any]], left_out: frozenset[str] = frozenset()) -> list[str]:

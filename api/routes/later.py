@@ -6,12 +6,10 @@ from starlette.requests import Request
 from api.problems import NotImplementedYet
 
 NOT_YET: tuple[tuple[str, str], ...] = (
-    ("POST", "/studies/import"),
     ("GET", "/studies/compare"),
     ("GET", "/studies/{study_id}/analysis"),
     ("GET", "/studies/{study_id}/report"),
     ("GET", "/studies/{study_id}/events"),
-    ("POST", "/studies/{study_id}/extend"),
     ("GET", "/metrics"),
     ("GET", "/ui"),
     ("GET", "/ui/{rest:path}"),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Header, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +29,14 @@ StudyId = Annotated[str, Depends(_study_id)]
 TrialNumber = Annotated[int, Path(ge=1, le=1_000_000, description="The trial's number within its study, from 1")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Rows of one page, at most")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        description="Any text of your own. The same key with the same body is the same study; with another body 422",
+    ),
+]
 
 
 def known_query_only(request: Request) -> None:

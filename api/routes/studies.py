@@ -1,8 +1,8 @@
-"""Studies: post, plan, list, look, change, delete, and cancel, resume, retry."""
+"""Studies: post, plan, list, look, change, delete, and cancel, resume, retry, extend."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from api.bodies import RequestBody
 from api.plan_answer import PlanAnswer
 from api.problems import RequestInvalid, body_errors, documented, error_items
-from api.routes.parameters import Cursor, Limit, StudyId, answer, known_query_only, studies_of
+from api.routes.parameters import Cursor, IdempotencyKey, Limit, StudyId, answer, known_query_only, studies_of
 from service.errors import BadRequest, IdempotencyKeyReused, NotAvailable, NotFound, WrongState
 from service.states import StudyState
 from service.views import LogLine, StudiesPage, StudyView
@@ -80,15 +80,6 @@ _PATCH_BODY = {
         },
     }
 }
-
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        description="Any text of your own. The same key with the same body is the same study; with another body 422",
-    ),
-]
 
 
 @router.post(
@@ -225,6 +216,22 @@ def resume_study(request: Request, study_id: StudyId) -> Response:
 )
 def retry_study(request: Request, study_id: StudyId) -> Response:
     return _accepted(studies_of(request).retry(study_id))
+
+
+@router.post(
+    "/{study_id}/extend",
+    operation_id="extendStudy",
+    summary="Queue the points of a specification that the study does not have yet",
+    status_code=202,
+    response_model=StudyView,
+    responses=documented(NotFound, WrongState, *body_errors(), NotAvailable),
+    openapi_extra=_SPEC_BODY,
+)
+def extend_study(request: Request, study_id: StudyId, body: RequestBody) -> Response:
+    """For a study that is over. Points it has (the same parameters and repeat) are not run again, and none is taken
+    away. What is no parameter but has a part in what is measured must be as it was; `GET` shows the specification
+    among the study's `extensions`."""
+    return _accepted(studies_of(request).extend(study_id, body.parsed()))
 
 
 def _accepted(study: StudyView) -> Response:

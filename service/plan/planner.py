@@ -18,6 +18,7 @@ from service.plan.points import axis_values, candidates, count_candidates
 from service.spec.model import StudySpec
 from trainers.config import MeasurementConfig, TrialConfig
 
+BASELINE_NOT_IN_STUDY = "BASELINE_NOT_IN_STUDY"
 MAX_TRIALS = 10_000
 # Before exclusions; bounds the time of planning.
 MAX_CANDIDATES = 20_000
@@ -138,7 +139,7 @@ def _baseline(spec: StudySpec, world_sizes: set[int]) -> list[Refusal]:
             pointer="/scaling/baseline_world_size",
             reason=f"the baseline world size {baseline} is not in the study",
             hint=f"one of {', '.join(str(size) for size in sorted(world_sizes))}, or null for the smallest",
-            code="BASELINE_NOT_IN_STUDY",
+            code=BASELINE_NOT_IN_STUDY,
         )
     ]
 

@@ -106,11 +106,12 @@ def begin_attempt(session: Session, study_id: str) -> JobPlan:
     study.finished_event = study.finished_cancelled = False
     study.finished_error = study.ray_job_id = None
     session.flush()
+    spec = study.extensions[-1] if study.extensions else study.spec
     return JobPlan(
         study=study_id,
         attempt=study.attempt,
-        resources=Resources(**_known(study.spec.get("resources", {}), Resources)),
-        execution=Execution(**_known(study.spec.get("execution", {}), Execution)),
+        resources=Resources(**_known(spec.get("resources", {}), Resources)),
+        execution=Execution(**_known(spec.get("execution", {}), Execution)),
         trials=[_planned(trial, measured.get(trial.id, 0)) for trial in trial_rows.pending_trials(session, study_id)],
     )
 

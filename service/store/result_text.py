@@ -134,6 +134,15 @@ def measured_before(kept: Mapping[str, Any], overhead: Overhead, note: str) -> s
     return _outcome(metrics, quality, overhead, RowHardware.model_validate(kept["hardware"]))
 
 
+def imported(metrics: RowMetrics, hardware: RowHardware, notes: Sequence[str]) -> tuple[str, RowQuality]:
+    """The outcome of a run that was measured elsewhere, and its quality: nobody knows whether it was steady."""
+    told = " ".join(notes)
+    unknown = [key for key, value in metrics.model_dump().items() if value is None and key not in told]
+    reasons = [f"{', '.join(unknown)}: not in the imported rows"] if unknown else []
+    quality = RowQuality(state="unassessed", notes=[clean_text(note) for note in notes] + reasons)
+    return _outcome(metrics, quality, Overhead(), hardware), quality
+
+
 def null_notes(metrics: Metrics | RowMetrics, notes: Sequence[str]) -> list[str]:
     """A reason for every null metric that none of `notes` names."""
     told = " ".join(notes).casefold()

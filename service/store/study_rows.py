@@ -42,8 +42,16 @@ def locked_study(session: Session, study_id: str) -> Study:
     return _found(session.scalars(query).one_or_none() if _may_be_id(study_id) else None, study_id)
 
 
-def insert_study(session: Session, *, name: str, description: str, tags: Sequence[str], spec: dict[str, Any]) -> Study:
-    """A new study, queued."""
+def insert_study(
+    session: Session,
+    *,
+    name: str,
+    description: str,
+    tags: Sequence[str],
+    spec: dict[str, Any],
+    status: StudyState = StudyState.QUEUED,
+) -> Study:
+    """A new study, queued, or over from the beginning."""
     created_at = now()
     row = Study(
         id=new_study_id(),
@@ -52,10 +60,12 @@ def insert_study(session: Session, *, name: str, description: str, tags: Sequenc
         description=description,
         tags=[],
         spec=spec,
-        status=StudyState.QUEUED,
+        extensions=[],
+        status=status,
         notes=[],
         created_at=created_at,
         queued_at=created_at,
+        finished_at=created_at if status.is_final else None,
     )
     session.add(row)
     session.flush()
@@ -197,6 +207,7 @@ def _view(row: Study, counts: _Counts, running: Sequence[tuple[RunningTrial, dat
         tags=row.tags,
         status=state,
         spec=row.spec,
+        extensions=row.extensions,
         trial_counts=counts.by_state,
         progress=Progress(
             done=total - left,

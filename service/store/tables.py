@@ -72,7 +72,10 @@ class Study(Base):
     name_folded: Mapped[str] = mapped_column(Text)  # casefolded, to search without regard to case on every database
     description: Mapped[str] = mapped_column(Text)
     tags: Mapped[list[str]] = mapped_column(JSON)  # as given; study_tags is what is searched
-    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    spec: Mapped[dict[str, Any]] = mapped_column(JSON)  # of a planned study; an imported one says {"imported": true}
+    extensions: Mapped[list[dict[str, Any]]] = mapped_column(
+        JSON, default=list
+    )  # the specs that added points, in order
     status: Mapped[str] = mapped_column(String(16))
     error: Mapped[str | None] = mapped_column(Text)
     notes: Mapped[list[str]] = mapped_column(JSON)
@@ -129,7 +132,7 @@ class Trial(Base):
     skip_reason: Mapped[str | None] = mapped_column(Text)
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # ErrorCause of the last attempt
     placement: Mapped[dict[str, Any]] = mapped_column(JSON)
-    config: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # null: a skipped point has none
+    config: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # null: skipped or imported
     parameters_json: Mapped[str] = mapped_column(Text)
     outcome_json: Mapped[str | None] = mapped_column(Text)  # null until an attempt ended by itself
 
@@ -147,7 +150,7 @@ class Attempt(Base):
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
     number: Mapped[int] = mapped_column(Integer)  # from 1
-    study_attempt: Mapped[int] = mapped_column(Integer)
+    study_attempt: Mapped[int] = mapped_column(Integer)  # 0: imported, no job ran it
     state: Mapped[str] = mapped_column(String(16))  # running | succeeded | failed | cancelled
     reason: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -177,26 +180,30 @@ class Attempt(Base):
 
 
 class AttemptRank(Base):
-    """What one worker reported (`trainers.result.RankRow`)."""
+    """What one worker reported (`trainers.result.RankRow`); of an imported run what is known of it."""
 
     __tablename__ = "attempt_ranks"
 
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True)
     attempt: Mapped[Attempt] = relationship(lazy="raise")  # to write together with it
     rank: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    local_rank: Mapped[int] = mapped_column(Integer)
-    node: Mapped[str] = mapped_column(Text)
-    node_ip: Mapped[str] = mapped_column(Text)
-    pid: Mapped[int] = mapped_column(BigInteger)
-    device: Mapped[str] = mapped_column(Text)
+    local_rank: Mapped[int | None] = mapped_column(Integer)
+    node: Mapped[str | None] = mapped_column(Text)
+    node_ip: Mapped[str | None] = mapped_column(Text)
+    pid: Mapped[int | None] = mapped_column(BigInteger)
+    device: Mapped[str | None] = mapped_column(Text)
     device_uuid: Mapped[str | None] = mapped_column(Text)
-    peak_memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    peak_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     reserved_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     step_seconds_mean: Mapped[float | None] = mapped_column(Float)
+    epoch_seconds: Mapped[float | None] = mapped_column(Float)  # mean over its epochs; of imported runs only
+    compute_seconds: Mapped[float | None] = mapped_column(Float)
+    data_wait_seconds: Mapped[float | None] = mapped_column(Float)
+    communication_seconds: Mapped[float | None] = mapped_column(Float)
 
 
 class AttemptEpoch(Base):
-    """One whole epoch (`trainers.result.EpochRow`)."""
+    """One whole epoch (`trainers.result.EpochRow`); of an imported run what is known of it."""
 
     __tablename__ = "attempt_epochs"
 
@@ -204,10 +211,10 @@ class AttemptEpoch(Base):
     attempt: Mapped[Attempt] = relationship(lazy="raise")  # to write together with it
     epoch: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     epoch_seconds: Mapped[float] = mapped_column(Float)
-    steps: Mapped[int] = mapped_column(BigInteger)
-    images_seen: Mapped[int] = mapped_column(BigInteger)
+    steps: Mapped[int | None] = mapped_column(BigInteger)
+    images_seen: Mapped[int | None] = mapped_column(BigInteger)
     train_loss: Mapped[float | None] = mapped_column(Float)
-    train_accuracy: Mapped[float] = mapped_column(Float)
+    train_accuracy: Mapped[float | None] = mapped_column(Float)
     eval_loss: Mapped[float | None] = mapped_column(Float)
     eval_accuracy: Mapped[float | None] = mapped_column(Float)
 

@@ -12,8 +12,17 @@ from service.events import ErrorCause
 from service.states import Reason, TrialState
 from service.store import cursors, result_text
 from service.store.tables import Attempt, AttemptEpoch, AttemptRank, StoredLogLine, Trial
-from service.views import AttemptView, LogLine, Overhead, RowMetrics, RowQuality, TrialSummary, TrialView
-from trainers.result import EpochRow, RankRow
+from service.views import (
+    AttemptView,
+    EpochView,
+    LogLine,
+    Overhead,
+    RankView,
+    RowMetrics,
+    RowQuality,
+    TrialSummary,
+    TrialView,
+)
 
 if TYPE_CHECKING:
     from service.plan import PlannedPoint
@@ -22,16 +31,23 @@ _LARGEST_NUMBER = 2**31 - 1
 Columns = TypeVarTuple("Columns")
 
 
-def insert_trials(session: Session, study_id: str, points: Iterable["PlannedPoint"], order: Sequence[int]) -> None:
-    """The planned points as trials, pending or skipped. `order`: trial numbers in the order of starting."""
-    places = {number: place for place, number in enumerate(order)}
+def insert_trials(
+    session: Session, study_id: str, points: Iterable["PlannedPoint"], order: Sequence[int], *, first_place: int = 0
+) -> None:
+    """The planned points as trials, pending or skipped.
+
+    Args:
+        order: trial numbers in the order of starting.
+        first_place: of the first of them in the study's whole order.
+    """
+    places = {number: place for place, number in enumerate(order, start=first_place)}
     rows = [
         {
             "study_id": study_id,
             "number": point.number,
             "repeat": point.repeat,
             # Skipped points are in no order; behind all others they hurt nobody.
-            "run_order": places.get(point.number, len(places) + point.number),
+            "run_order": places.get(point.number, first_place + len(places) + point.number),
             "point_hash": point.point_hash,
             "state": str(point.state),
             "attempt": 0,
@@ -94,6 +110,18 @@ def requeue(session: Session, study_id: str, *, failed_too: bool) -> int:
         )
     )
     return count_trials(session, study_id, TrialState.PENDING)
+
+
+def known_points(session: Session, study_id: str) -> dict[tuple[str, int], int]:
+    """The number of each trial of the study, by its point's hash and its repeat."""
+    query = select(Trial.point_hash, Trial.repeat, Trial.number).where(Trial.study_id == study_id)
+    return {(identity, repeat): number for identity, repeat, number in session.execute(query)}
+
+
+def next_place(session: Session, study_id: str) -> int:
+    """The first free place in the order of starting."""
+    last = session.scalar(select(func.max(Trial.run_order)).where(Trial.study_id == study_id))
+    return 0 if last is None else last + 1
 
 
 def cancel_pending(session: Session, study_id: str) -> None:
@@ -192,8 +220,8 @@ def trial_view(session: Session, row: Trial) -> TrialView:
         placement=row.placement,
         config=row.config,
         attempts=[_attempt_view(attempt) for attempt in attempts],
-        ranks=[RankRow(**{key: getattr(rank, key) for key in RankRow.model_fields}) for rank in ranks],
-        epochs=[EpochRow(**{key: getattr(epoch, key) for key in EpochRow.model_fields}) for epoch in epochs],
+        ranks=[RankView(**{key: getattr(rank, key) for key in RankView.model_fields}) for rank in ranks],
+        epochs=[EpochView(**{key: getattr(epoch, key) for key in EpochView.model_fields}) for epoch in epochs],
     )
 
 

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.service.factories import Job, begin, feed, trial_result
 
 TOKEN = "the-token-of-these-tests"
 START_SECONDS = 30.0
+Run = Callable[..., tuple[int, str, str]]  # a command line typed: its exit code, output and errors
 
 
 @dataclass(frozen=True)

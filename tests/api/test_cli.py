@@ -3,58 +3,17 @@
 import csv
 import io
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.cli.main import run
-from tests.api.served import TOKEN, Served, finish, run_to_the_end, served, started_job, sweep
+from tests.api.served import TOKEN, Run, Served, finish, run_to_the_end, started_job, sweep
 from tests.service.factories import error_cause, feed, trial_result
 from trainers.result import Quality
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("cli")) as running:
-        yield running
-
-
-@pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No settings but a data directory of its own, where no server runs."""
-    for name in list(os.environ):
-        if name.startswith("VITSCALE_") or name in {"NO_COLOR", "FORCE_COLOR"}:
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VITSCALE_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path
-
-
-@pytest.fixture
-def here(nowhere: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """The settings of someone on the server's machine."""
-    assert nowhere.is_dir()
-    monkeypatch.setenv("VITSCALE_DATA_DIR", str(server.settings.data_dir))
-    monkeypatch.setenv("VITSCALE_API_TOKEN", TOKEN)
-    return server
-
-
-@pytest.fixture
-def vitscale(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = run(arguments)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def create(server: Served, spec: dict[str, Any] | None = None) -> str:
@@ -101,7 +60,7 @@ class TestWithoutAServer:
             (["frobnicate"], "frobnicate"),
             (["list", "--limit", "many"], "--limit"),
             (["submit"], "SPEC"),
-            (["results", "--format", "xml"], "table, json or csv"),
+            (["results", "--format", "xml"], "table, json, csv or parquet"),
             (["list", "--status", "done"], "succeeded"),
             (["results", "--state", "done"], "succeeded"),
             (["submit", "preset:demo", "--json", "--watch"], "--watch"),

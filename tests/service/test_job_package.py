@@ -42,6 +42,12 @@ def test_the_package_is_the_plan_the_trainers_and_what_the_driver_imports() -> N
     assert set(package_files(PLAN)) == {"plan.json"} | trainers | expected_service
 
 
+def test_no_measured_data_travels() -> None:
+    names = set(package_files(PLAN))
+    assert (REPOSITORY / "service/reference/paper/vector-intra-node-cifar10-strong.csv").is_file()
+    assert not [name for name in names if name.endswith(".csv") or "reference" in name or "measured_rows" in name]
+
+
 def test_every_import_within_the_package_is_in_the_package() -> None:
     names = set(package_files(PLAN))
     for name in names:

@@ -9,17 +9,34 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from service.store import Database
-from service.store.database import SchemaUnknown
+from service.store.database import MIGRATIONS, SchemaUnknown
 from service.store.study_rows import insert_study
 from service.store.tables import Base, Study, StudyTag, Trial
 
 ROOT = Path(__file__).parents[2]
+
+
+_STUDY_OF_0002 = (
+    "INSERT INTO studies (id, name, name_folded, description, tags, spec, status, notes, created_at, queued_at,"
+    " attempt, attempts_without_progress, log_position, last_seq, finished_event, finished_cancelled, num_log_lines)"
+    " VALUES ('a', 'a', 'a', '', '[]', '{}', 'succeeded', '[]', '2026-01-01', '2026-01-01', 1, 0, 0, 0, 0, 0, 0)",
+    "INSERT INTO trials (id, study_id, number, repeat, run_order, point_hash, state, attempt, interrupted, placement,"
+    " parameters_json) VALUES (1, 'a', 1, 0, 0, 'h', 'succeeded', 1, 0, '{}', '{}')",
+    "INSERT INTO attempts (id, study_id, trial_id, number, study_attempt, state, started_at, done, worker_pids,"
+    " loss_history) VALUES (1, 'a', 1, 1, 1, 'succeeded', '2026-01-01', 0, '[]', '[]')",
+    "INSERT INTO attempt_ranks (attempt_id, rank, local_rank, node, node_ip, pid, device, peak_memory_bytes,"
+    " step_seconds_mean) VALUES (1, 0, 0, 'n1', '10.0.0.1', 7, 'T4', 1000, 0.5)",
+    "INSERT INTO attempt_epochs (attempt_id, epoch, epoch_seconds, steps, images_seen, train_accuracy) VALUES"
+    " (1, 1, 12.0, 10, 80, 0.25)",
+)
 
 
 def add_study(database: Database, name: str = "a") -> str:
@@ -157,6 +174,31 @@ class TestSchema:
         with engine.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             assert compare_metadata(context, Base.metadata) == []
+        engine.dispose()
+
+    def test_rows_of_an_earlier_schema_are_kept_and_imported_ones_do_not_go_back(self, tmp_path: Path) -> None:
+        engine = create_engine(f"sqlite:///{tmp_path / 'vitscale.db'}")
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0002")
+            for statement in _STUDY_OF_0002:
+                connection.execute(text(statement))
+            command.upgrade(config, "0004")
+            rank = connection.execute(text("SELECT * FROM attempt_ranks")).mappings().one()
+            epoch = connection.execute(text("SELECT * FROM attempt_epochs")).mappings().one()
+            assert (rank["node"], rank["step_seconds_mean"], rank["compute_seconds"]) == ("n1", 0.5, None)
+            assert (epoch["epoch"], epoch["train_accuracy"]) == (1, 0.25)
+            assert connection.scalar(text("SELECT extensions FROM studies")) == "[]"
+            connection.execute(text("UPDATE attempt_ranks SET node = NULL"))  # it may be unknown now
+            connection.execute(text("UPDATE attempts SET study_attempt = 0"))
+        with engine.connect() as connection:
+            connection.execute(text("PRAGMA foreign_keys=ON"))
+            connection.commit()
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0002")
+            assert connection.scalar(text("SELECT count(*) FROM studies")) == 0
         engine.dispose()
 
     def test_upgrading_again_changes_nothing(self, database: Database) -> None:

@@ -5,7 +5,8 @@ from io import StringIO
 
 import pytest
 
-from service.results_csv import COLUMNS, csv_text
+from service.results_columns import COLUMNS
+from service.results_csv import csv_text
 from service.states import TrialState
 from service.store import Database
 from tests.service.factories import Job, begin, error_cause, feed, open_studies, spec, trial_result

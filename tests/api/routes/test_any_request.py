@@ -17,11 +17,20 @@ pytestmark = pytest.mark.slow
 _PATHS = [
     "/studies", "/studies/plan", "/studies/{}", "/studies/{}/trials", "/studies/{}/trials/{}",
     "/studies/{}/trials/{}/logs", "/studies/{}/results", "/studies/{}/logs", "/studies/{}/cancel", "/studies/{}/resume",
-    "/studies/{}/retry", "/studies/{}/analysis", "/presets", "/presets/{}", "/cluster", "/version", "/healthz",
+    "/studies/{}/retry", "/studies/{}/extend", "/studies/import",
+    "/studies/{}/analysis", "/presets", "/presets/{}", "/cluster", "/version", "/healthz",
     "/readyz", "/openapi.json", "/{}",
 ]  # fmt: skip
-_QUERY_KEYS = ["limit", "cursor", "status", "state", "name", "tag", "format", "x"]
-_MEDIA = ["application/json", "application/yaml", "text/plain", "", "application/json; charset=\x7f", "a;b;c=;"]
+_QUERY_KEYS = ["limit", "cursor", "status", "state", "name", "tag", "format", "map", "mode", "x"]
+_MEDIA = [
+    "application/json",
+    "application/yaml",
+    "text/csv",
+    "text/plain",
+    "",
+    "application/json; charset=\x7f",
+    "a;b;c=;",
+]
 
 words = st.text(max_size=12) | st.sampled_from(["aaaaaaaaaaaa", "1", "demo", "..", "%", "\x00", "9" * 30])
 values = st.recursive(

@@ -5,6 +5,7 @@ import io
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from starlette.testclient import TestClient
 
 from service.store import Database
@@ -21,6 +22,10 @@ def finished(database: Database, study: str) -> str:
 
 def rows_of(response: Any) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(response.text)))
+
+
+def parquet_of(response: Any) -> Any:
+    return parquet.ParquetFile(io.BytesIO(response.content)).read()
 
 
 class TestResultsAsJson:
@@ -64,7 +69,6 @@ class TestResultsAsJson:
         ("query", "status", "code"),
         [
             ("format=xml", 422, "REQUEST_INVALID"),
-            ("format=parquet", 501, "NOT_AVAILABLE"),
             ("state=done", 422, "REQUEST_INVALID"),
             ("limit=0", 422, "REQUEST_INVALID"),
             ("cursor=x", 400, "BAD_REQUEST"),
@@ -96,6 +100,22 @@ class TestResultsAsCsv:
         second = client.get(first.links["next"]["url"])
         assert [row["trial"] for row in rows_of(first) + rows_of(second)] == ["1", "2", "3", "4", "5", "6"]
         assert "next" not in second.links
+
+
+class TestResultsAsParquet:
+    def test_all_rows_with_types(self, client: TestClient, finished: str) -> None:
+        response = client.get(f"/studies/{finished}/results?format=parquet")
+        assert response.headers["content-type"] == "application/vnd.apache.parquet"
+        assert f"{finished}.parquet" in response.headers["content-disposition"]
+        rows = parquet_of(response).to_pylist()
+        assert [row["trial"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        assert {row["images_per_second"] for row in rows} == {80.0, None}
+
+    def test_a_page_links_to_the_next(self, client: TestClient, finished: str) -> None:
+        first = client.get(f"/studies/{finished}/results?format=parquet&limit=4&state=succeeded")
+        second = client.get(first.links["next"]["url"])
+        counts = [parquet_of(page).num_rows for page in (first, second)]
+        assert counts == [4, 1]
 
 
 class TestTrials:
