@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.analysis.finding import Finding
 from service.analysis.noise import IntervalKind, Verdict
 from service.analysis.points import Topology
 from service.analysis.scaling import Hold, Mode
@@ -208,15 +209,6 @@ class Cost(_Answer):
     cheapest: CostChoice
     fastest_costs: float  # device-seconds, as a ratio to the cheapest
     cheapest_takes: float  # epoch seconds, as a ratio to the fastest
-
-
-class Finding(_Answer):
-    """One sentence that a person can act on, and what it rests on."""
-
-    code: str
-    severity: Literal["info", "warning", "critical"]
-    message: str
-    evidence: dict[str, Any]
 
 
 class AnalysisOptions(_Answer):
