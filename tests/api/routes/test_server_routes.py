@@ -67,8 +67,8 @@ class TestOpenApi:
         operations = [operation for path in document["paths"].values() for operation in path.values()]
         assert sorted(operation["operationId"] for operation in operations) == [
             "cancelStudy", "compareStudies", "createStudy", "deleteStudy", "getCluster", "getHealth", "getPreset",
-            "getReadiness", "getResults", "getStudy", "getStudyLogs", "getTrial", "getTrialLogs", "getVersion", "listPresets",
-            "listStudies", "listTrials", "planStudy", "resumeStudy", "retryStudy", "updateStudy",
+            "getReadiness", "getResults", "getStudy", "getStudyLogs", "getTrial", "getTrialLogs", "getVersion",
+            "listPresets", "listStudies", "listTrials", "planStudy", "resumeStudy", "retryStudy", "updateStudy",
         ]  # fmt: skip
         assert all(operation["summary"] and operation["tags"] for operation in operations)
 
