@@ -109,7 +109,7 @@ def _ways_to_halve(subject: Subject, worst: _Bound, factor: float) -> list[tuple
 
 
 def _alike_but_batch(subject: Subject, run: Observation) -> list[Observation]:
-    return next(group for group in grouped(subject.observations, BATCH_KEYS) if run in group)
+    return next(group for group in grouped(subject.observations, BATCH_KEYS) if any(one is run for one in group))
 
 
 def _out_of_memory(subject: Subject, run: Observation) -> int | None:

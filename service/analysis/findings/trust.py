@@ -73,7 +73,8 @@ def _drifting(run: Observation) -> _Drift | None:
 def noise_too_high(subject: Subject) -> Iterator[Finding]:
     """All trials whose own interval is too wide, and all points whose runs lie too far apart."""
     wide = [(run, half) for run in subject.succeeded if (half := _own_noise(run)) is not None and half > NOISE_SHARE]
-    unstable = [run for run in subject.succeeded if _is_unstable(run) and run not in [one for one, _ in wide]]
+    is_wide = {run.trial for run, _ in wide}
+    unstable = [run for run in subject.succeeded if _is_unstable(run) and run.trial not in is_wide]
     apart = [
         (runs, share) for runs in _points(subject) if (share := _spread(runs)) is not None and share > SPREAD_SHARE
     ]

@@ -58,7 +58,9 @@ def straggler(subject: Subject) -> Iterator[Finding]:
             found.setdefault(slow.who, []).append(slow)
     for slows in found.values():
         yield _of_rank(subject, slows)
-    waiting = [(run, share) for run in runs if run not in telling and (share := _waiting_share(run)) is not None]
+    waiting = [
+        (run, share) for run in runs if not knows_all_workers(run) and (share := _waiting_share(run)) is not None
+    ]
     held_up = [(run, share) for run, share in waiting if share >= SLOWER_SHARE]
     if held_up:
         yield _of_nobody(subject, held_up)
