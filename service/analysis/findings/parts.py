@@ -12,6 +12,7 @@ from service.analysis.findings.subject import (
     Subject,
     exchange_of,
     grouped,
+    level,
     step_seconds,
     trial_list,
 )
@@ -49,7 +50,7 @@ def communication_bound(subject: Subject) -> Iterator[Finding]:
     accumulation, while c stays (a ring moves 2 (p - 1) / p times the gradients, whatever the batch).
     """
     for bound in _bounded(subject, _exchanging, COMMUNICATION_SHARE):
-        worst = max(bound, key=lambda one: one.share)
+        worst = max(bound, key=lambda one: level(one.share))
         assert worst.exchange is not None
         factor = halving_factor(worst.share)
         ways = _ways_to_halve(subject, worst, factor)
@@ -137,7 +138,7 @@ def _seen_at_larger_batch(subject: Subject, worst: _Bound) -> tuple[int, float] 
 def data_bound(subject: Subject) -> Iterator[Finding]:
     """One finding for all world sizes and batches of otherwise equal parameters: the worst, and the list."""
     for bound in _bounded(subject, _waiting_for_data, DATA_SHARE):
-        worst = max(bound, key=lambda one: one.share)
+        worst = max(bound, key=lambda one: level(one.share))
         pipeline = worst.run.parameters.get("input_pipeline")
         if pipeline == "device":
             advice = "the data is on the device already: look for what else holds up its copying"
@@ -172,7 +173,12 @@ def _bounded(subject: Subject, part_of: Callable[[Observation], _Bound | None], 
 def _exchanging(run: Observation) -> _Bound | None:
     """The lower end of the interval decides, where there is one: within the noise of the limit there is no finding."""
     step, exchange = step_seconds(run), exchange_of(run)
-    if step is None or exchange is None or exchange.low / step < COMMUNICATION_SHARE <= exchange.seconds / step:
+    if (
+        step is None
+        or exchange is None
+        or run.world_size == 1
+        or exchange.low / step < COMMUNICATION_SHARE <= exchange.seconds / step
+    ):
         return None
     return _Bound(run, step, exchange.seconds, exchange.seconds / step, exchange)
 

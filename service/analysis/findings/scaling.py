@@ -6,7 +6,7 @@ from typing import Final
 
 from service.analysis.answer import AnalysisPoint, AnalysisSeries
 from service.analysis.finding import Finding, FindingCode
-from service.analysis.findings.subject import Subject, Sure, sure_efficiency, trial_list
+from service.analysis.findings.subject import Subject, Sure, level, sure_efficiency, trial_list
 
 NEAR_IDEAL_EFFICIENCY: Final = 0.90
 """Throughput per worker against the baseline's: the share at which a batch counts as being as good as the best, too."""
@@ -53,7 +53,7 @@ def baseline_suspect(subject: Subject) -> Iterator[Finding]:
         beyond = _superlinear(subject, series, _efficiencies(series))
         if not beyond:
             continue
-        worst, sure = max(beyond, key=lambda one: one[1].value)
+        worst, sure = max(beyond, key=lambda one: level(one[1].value))
         base = [trial for point in _bases(series) for trial in point.trials]
         smaller = series.hold == "global_batch"
         other = " (or a smaller micro batch suits the device better)" if smaller else ""

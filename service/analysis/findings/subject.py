@@ -137,6 +137,11 @@ def sure_efficiency(series: AnalysisSeries, point: AnalysisPoint) -> Sure | None
     return Sure(value, low, high)
 
 
+def level(share: float) -> float:
+    """A share to rank by: without the last digits, in which equal ones differ by rounding. The first of equals wins."""
+    return round(share, 9)
+
+
 def half_width(estimate: Estimate | None) -> float | None:
     """Half the interval as a share of the value; None where there is no interval."""
     if estimate is None or estimate.low is None or estimate.high is None or estimate.value <= 0:

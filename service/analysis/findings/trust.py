@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Final
 
 from service.analysis.finding import Finding, FindingCode
-from service.analysis.findings.subject import Subject, grouped, half_width, step_seconds, trial_list
+from service.analysis.findings.subject import Subject, grouped, half_width, level, step_seconds, trial_list
 from service.analysis.noise import UNREPEATED_TOLERANCE
 from service.analysis.observation import Observation
 
@@ -38,7 +38,7 @@ def drift(subject: Subject) -> Iterator[Finding]:
         return
     measured = [one for one in found if one.change is not None]
     if measured:
-        worst = max(measured, key=lambda one: abs(one.change or 0.0))
+        worst = max(measured, key=lambda one: level(abs(one.change or 0.0)))
         how = f": epochs of trial {worst.run.trial} took {worst.change:+.0%} in its second half"
     else:
         how = " while it was measured" if len(found) == 1 else " while they were measured"
@@ -82,12 +82,12 @@ def noise_too_high(subject: Subject) -> Iterator[Finding]:
         return
     said = []
     if wide:
-        worst, half = max(wide, key=lambda one: one[1])
+        worst, half = max(wide, key=lambda one: level(one[1]))
         said.append(f"{trial_list(run.trial for run, _ in wide)} up to ±{half:.0%} (trial {worst.trial})")
     if unstable:
         said.append(f"{trial_list(run.trial for run in unstable)} unstable")
     if apart:
-        runs, share = max(apart, key=lambda one: one[1])
+        runs, share = max(apart, key=lambda one: level(one[1]))
         said.append(f"runs of one point {share:.0%} apart ({trial_list(run.trial for run in runs)})")
     noisy = {run.trial: run for run in [run for run, _ in wide] + unstable + [run for runs, _ in apart for run in runs]}
     causes = sorted({flag for run in noisy.values() for flag in run.quality_flags if flag in _CAUSES})

@@ -10,6 +10,7 @@ from service.analysis.findings.subject import (
     Subject,
     device_kinds,
     knows_all_workers,
+    level,
     rank_compute,
     step_seconds,
     trial_list,
@@ -90,7 +91,7 @@ def _slow_ranks(run: Observation) -> Iterator[_Slow]:
 
 
 def _of_rank(subject: Subject, slows: Sequence[_Slow]) -> Finding:
-    worst = max(slows, key=lambda slow: slow.excess / slow.step)
+    worst = max(slows, key=lambda slow: level(slow.excess / slow.step))
     rank = worst.rank
     place = "".join([f" on node {rank.node}" if rank.node else "", f" ({rank.device})" if rank.device else ""])
     where = f"{subject.at(worst.run.parameters)} ({trial_list(slow.run.trial for slow in slows)})"
@@ -134,7 +135,7 @@ def _waiting_share(run: Observation) -> float | None:
 
 
 def _of_nobody(subject: Subject, held_up: Sequence[tuple[Observation, float]]) -> Finding:
-    run, share = max(held_up, key=lambda one: one[1])
+    run, share = max(held_up, key=lambda one: level(one[1]))
     trials = [one.trial for one, _ in held_up]
     return Finding(
         code=FindingCode.STRAGGLER,

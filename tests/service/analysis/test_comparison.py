@@ -202,7 +202,7 @@ class TestHowOftenItIsWrong:
         assert self.share_with("slower", 0.05, draws_made=15, slow=1) == 1.0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     times=st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=3), min_size=1, max_size=5),
     factor=st.floats(0.01, 100),

@@ -105,6 +105,7 @@ class TestCommunicationBound:
         assert not found(FindingCode.COMMUNICATION_BOUND, [self.run(0.19)])
         assert not found(FindingCode.COMMUNICATION_BOUND, [self.run(0.21, interval=0.1)])
         assert not found(FindingCode.COMMUNICATION_BOUND, [observed(1, 1.0, world_size=2)])
+        assert not found(FindingCode.COMMUNICATION_BOUND, [observed(1, 1.0, communication_seconds=estimate(0.5))])
 
     def test_the_exchange_of_the_rank_that_waits_least_counts(self) -> None:
         waits = observed(1, 1.0, world_size=2, ranks=ranks([0.4, 0.9], [0.6, 0.1]))

@@ -107,7 +107,7 @@ def _unit_key(key: str, name: str) -> str:
     return key if key.endswith(("_seconds", "_per_second")) else name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(runs=studies(), seed=st.integers(0, 99))
 def test_the_order_of_rows_does_not_matter(runs: list[Observation], seed: int) -> None:
     shuffled = list(runs)
@@ -115,7 +115,7 @@ def test_the_order_of_rows_does_not_matter(runs: list[Observation], seed: int) -
     assert as_data(found(shuffled)) == as_data(found(runs))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(runs=studies())
 def test_another_unit_of_time_changes_times_and_rates_only(runs: list[Observation]) -> None:
     assert_scaled(runs, 1.7)
@@ -133,7 +133,7 @@ def assert_scaled(runs: Sequence[Observation], factor: float) -> None:
         assert one.evidence == without_units("", other.evidence, factor), one.code
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(runs=studies(), seed=st.integers(0, 99))
 def test_other_ranks_for_the_workers_change_the_ranks_that_are_named_only(runs: list[Observation], seed: int) -> None:
     generator = random.Random(seed)
@@ -211,7 +211,7 @@ def _sorted_lists(evidence: dict[str, Any], names: dict[str, str]) -> dict[str, 
     return shown
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(runs=studies())
 def test_other_names_for_devices_change_the_names_only(runs: list[Observation]) -> None:
     assert_renamed(runs)
