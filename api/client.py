@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -36,6 +36,9 @@ from service.views import (
     TrialSummary,
     TrialView,
 )
+
+if TYPE_CHECKING:
+    from service.study_comparison import StudyComparison
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -212,6 +215,14 @@ class Client:
     def delete_study(self, study_id: str) -> None:
         """Delete a study in a final state, with all its rows (ApiError WRONG_STATE in any other)."""
         self._request("DELETE", _path(study_id))
+
+    def compare_studies(self, a: str, b: str, *, tolerance: str | float | None = None) -> "StudyComparison":
+        """Study `b` against study `a`, point by point. `tolerance`: "5%" or 0.05 (5 % where none is given)."""
+        from service.study_comparison import StudyComparison  # with scipy
+
+        shown = f"{tolerance:.12f}" if isinstance(tolerance, float) else tolerance
+        query: Query = {"a": a, "b": b, "tolerance": shown}
+        return self._model(StudyComparison, self._request("GET", "/studies/compare", query=query))
 
     def cancel_study(self, study_id: str) -> StudyView:
         return self._act(study_id, "cancel")

@@ -35,13 +35,14 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 def _document(app: FastAPI) -> dict[str, Any]:
     from api.routes.studies import StudyPatch
     from service.spec import StudySpec  # large: loaded with the first question
+    from service.study_comparison import StudyComparison
 
     document = get_openapi(
         title="VitScale", version=app.version, description=_DESCRIPTION, routes=app.routes, tags=_TAGS
     )
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in (StudySpec, StudyPatch, Problem):
+    for model in (StudySpec, StudyPatch, StudyComparison, Problem):
         schema = model.model_json_schema(ref_template=_REF)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy.orm import Session
@@ -28,6 +28,9 @@ from service.store.cursors import MAX_LIMIT, checked_limit
 from service.store.result_text import RowParts, row_text, rows_text
 from service.store.tables import Study
 from service.views import LogLine, ResultRow, ResultsPage, StudyView, TrialsPage, TrialView
+
+if TYPE_CHECKING:
+    from service.study_comparison import StoredStudy, StudyComparison
 
 LogLines = list[LogLine]  # a name of its own: within the class, `list` is the method
 
@@ -223,6 +226,14 @@ class Studies:
                 ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, row, state)
             )
 
+    def compare(self, a: str, b: str, *, tolerance: float) -> "StudyComparison":
+        """Study `b` against study `a`, as both are now. Raises NotFound."""
+        from service.study_comparison import compare_studies  # with scipy: loaded with the first question
+
+        with self._database.reading() as session:
+            before, after = (_stored_study(session, study_rows.study(session, study_id)) for study_id in (a, b))
+        return compare_studies(before, after, tolerance)
+
     def cancel(self, study_id: str) -> StudyView:
         """A queued study is cancelled at once; a running one is stopped soon. Raises WrongState where it is over."""
         with self._writing(study_id) as (session, row):
@@ -308,6 +319,16 @@ class Studies:
     def _writing(self, study_id: str) -> Iterator[tuple[Session, Study]]:
         with self._database.session() as session:
             yield session, study_rows.locked_study(session, study_id)
+
+
+def _stored_study(session: Session, study: Study) -> "StoredStudy":
+    from service.study_comparison import ComparedStudy, StoredStudy
+
+    return StoredStudy(
+        study=ComparedStudy(id=study.id, name=study.name, status=StudyState(study.status)),
+        rows=[ResultRow.model_validate_json(row_text(part)) for part in _all_rows(session, study, None)],
+        versions=trial_rows.versions_of(session, study.id),
+    )
 
 
 def _has_repeats(study: Study) -> bool:

@@ -177,6 +177,25 @@ def results(
 
 
 @app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="The study before: an id, the beginning of one, or latest.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The study after.")],
+    tolerance: Annotated[str, typer.Option(metavar="SHARE", help="Slower by no more is no regression.")] = "5%",
+    as_json: AsJson = False,
+) -> None:
+    """What became slower or faster from study A to study B, beyond the noise and the tolerance: a gate for upgrades.
+
+    Exit code 0 where nothing did, 1 on a regression (slower, or failed where it ran before), 2 where it cannot be said.
+
+    \b
+    vitscale compare k3v7 latest --tolerance 5%
+    """
+    from api.cli import compare as command
+
+    raise typer.Exit(command.compare(a, b, tolerance, as_json=as_json))
+
+
+@app.command()
 def logs(
     study_id: Id = "latest",
     trial: Annotated[int | None, typer.Option(min=1, help="Only this trial's lines.")] = None,

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from api.routes import cluster, imports, later, presets, probes, results, studies, trials
+from api.routes import cluster, compare, imports, later, presets, probes, results, studies, trials
 
 ROUTERS: tuple[APIRouter, ...] = (
-    later.router,  # first: /studies/compare is no study's id
+    compare.router,  # first: /studies/compare is no study's id
+    later.router,
     imports.router,
     studies.router,
     trials.router,

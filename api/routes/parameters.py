@@ -20,6 +20,11 @@ _STUDY_ID = re.compile(r"[a-z2-7]{12}")
 
 
 def _study_id(study_id: Annotated[str, Path(description="The study's id", examples=["k3v7q2xw5mzd"])]) -> str:
+    return checked_study_id(study_id)
+
+
+def checked_study_id(study_id: str) -> str:
+    """Raises NotFound for what is no id at all."""
     if not _STUDY_ID.fullmatch(study_id):
         raise NotFound(f"There is no study {study_id!r}: an id has 12 lowercase letters and digits")
     return study_id

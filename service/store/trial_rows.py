@@ -225,6 +225,16 @@ def trial_view(session: Session, row: Trial) -> TrialView:
     )
 
 
+def versions_of(session: Session, study_id: str) -> dict[str, list[str]]:
+    """The versions that the study's measured trials ran with, by package; several where they changed between."""
+    found: dict[str, set[str]] = {}
+    query = select(Attempt.versions).where(Attempt.study_id == study_id, Attempt.state == TrialState.SUCCEEDED)
+    for versions in session.scalars(query):
+        for package, version in (versions or {}).items():
+            found.setdefault(package, set()).add(version)
+    return {package: sorted(versions) for package, versions in found.items()}
+
+
 def log_lines(session: Session, study_id: str, trial_number: int | None) -> list[LogLine]:
     """The kept lines of one trial, or with None those of the study itself, in the order of the log."""
     query = (

@@ -1,0 +1,200 @@
+"""Which worker holds up the others, and unlike workers in one series."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final, Literal
+
+from service.analysis.finding import Finding, FindingCode
+from service.analysis.findings.subject import (
+    Subject,
+    device_kinds,
+    knows_all_workers,
+    level,
+    rank_compute,
+    step_seconds,
+    trial_list,
+)
+from service.analysis.observation import Observation, RankObservation
+
+SLOWER_SHARE: Final = 0.10
+"""A straggler computes for so much longer than the median worker: beyond the 7.8 % that identical jobs differ by."""
+HELD_UP_SHARE: Final = 0.05
+"""Of the step, that the others lose to it: less is within what is ranked at all."""
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """A rank that takes `excess` seconds of a step longer than the median rank, which takes `usual`."""
+
+    run: Observation
+    rank: RankObservation
+    kind: Literal["compute", "link"]
+    seconds: float
+    usual: float
+    step: float
+
+    @property
+    def excess(self) -> float:
+        return self.seconds - self.usual
+
+    @property
+    def who(self) -> tuple[str, int, str, str]:
+        return self.kind, self.rank.rank, self.rank.node or "", self.rank.device or ""
+
+
+def straggler(subject: Subject) -> Iterator[Finding]:
+    """One finding for each slow worker, over all trials that show it; or that the data cannot tell.
+
+    Compute: a rank computes for longer than the median rank. Link: a rank's compute and exchange together take longer
+    than the median's by more than its compute does; as all wait for the slowest, that shows only where the exchange is
+    logged without the waiting. From a step's time alone, or from the parts of some ranks, nobody can tell: every
+    worker's step takes as long as the slowest's.
+    """
+    runs = [run for run in subject.succeeded if run.world_size > 1]
+    telling = [run for run in runs if knows_all_workers(run)]
+    found: dict[tuple[str, int, str, str], list[_Slow]] = {}
+    for run in telling:
+        for slow in _slow_ranks(run):
+            found.setdefault(slow.who, []).append(slow)
+    for slows in found.values():
+        yield _of_rank(subject, slows)
+    waiting = [
+        (run, share) for run in runs if not knows_all_workers(run) and (share := _waiting_share(run)) is not None
+    ]
+    held_up = [(run, share) for run, share in waiting if share >= SLOWER_SHARE]
+    if held_up:
+        yield _of_nobody(subject, held_up)
+    if runs and not telling and not waiting:
+        yield _cannot_tell(runs)
+
+
+def _slow_ranks(run: Observation) -> Iterator[_Slow]:
+    compute = rank_compute(run)
+    step = step_seconds(run) or max(compute.values())
+    usual = median_low(compute.values())
+    for rank in run.ranks:
+        own = compute[rank.rank]
+        if own > usual * (1 + SLOWER_SHARE) and own - usual >= HELD_UP_SHARE * step:
+            yield _Slow(run, rank, "compute", own, usual, step)
+    exchange = {one.rank: one.communication_seconds for one in run.ranks if one.communication_seconds is not None}
+    if len(exchange) != run.world_size:
+        return
+    usual_exchange = median_low(exchange.values())
+    usual_whole = median_low(compute[rank] + exchange[rank] for rank in exchange)
+    for rank in run.ranks:
+        own = exchange[rank.rank]
+        # Beyond what a worker that computes faster than the others waits for them.
+        excess = min(own - usual_exchange, compute[rank.rank] + own - usual_whole)
+        if excess >= SLOWER_SHARE * step:
+            yield _Slow(run, rank, "link", own, own - excess, step)
+
+
+def _of_rank(subject: Subject, slows: Sequence[_Slow]) -> Finding:
+    worst = max(slows, key=lambda slow: level(slow.excess / slow.step))
+    rank = worst.rank
+    place = "".join([f" on node {rank.node}" if rank.node else "", f" ({rank.device})" if rank.device else ""])
+    where = f"{subject.at(worst.run.parameters)} ({trial_list(slow.run.trial for slow in slows)})"
+    if worst.kind == "compute":
+        what = f"Rank {rank.rank}{place} computes {_times(worst)} as long as the median worker"
+        advice = "look at its load, clocks and cooling, or leave it out"
+    else:
+        what = (
+            f"Rank {rank.rank}{place}, which computes alike, exchanges for {_times(worst)} as long as the median worker"
+        )
+        advice = "look at its network card, cable and route"
+    return Finding(
+        code=FindingCode.STRAGGLER,
+        severity="warning",
+        message=f"{what}{where}, and the others wait for {worst.excess / worst.step:.0%} of a step; {advice}.",
+        evidence={
+            "kind": worst.kind,
+            "rank": rank.rank,
+            "node": rank.node,
+            "device": rank.device,
+            f"{worst.kind}_seconds": worst.seconds,
+            f"usual_{worst.kind}_seconds": worst.usual,
+            "ratio": worst.seconds / worst.usual if worst.usual > 0 else None,
+            "held_up_share": worst.excess / worst.step,
+            "trials": [slow.run.trial for slow in slows],
+        },
+    )
+
+
+def _times(slow: _Slow) -> str:
+    return f"{slow.seconds / slow.usual:.2f} times" if slow.usual > 0 else "many times"
+
+
+def _waiting_share(run: Observation) -> float | None:
+    """What the trial as a whole says of waiting for its slowest worker, where it does not say which."""
+    step = step_seconds(run)
+    if step is None or run.straggler_wait_seconds is None:
+        return None
+    part = run.straggler_wait_seconds
+    return (part.value if part.low is None else part.low) / step
+
+
+def _of_nobody(subject: Subject, held_up: Sequence[tuple[Observation, float]]) -> Finding:
+    run, share = max(held_up, key=lambda one: level(one[1]))
+    trials = [one.trial for one, _ in held_up]
+    return Finding(
+        code=FindingCode.STRAGGLER,
+        severity="warning",
+        message=(
+            f"Workers wait for the slowest for {share:.0%} of a step{subject.at(run.parameters)} "
+            f"({trial_list(trials)}), and these rows do not say which it is: compute seconds of each rank would."
+        ),
+        evidence={"kind": "unknown", "held_up_share": share, "trials": trials},
+    )
+
+
+def _cannot_tell(runs: Sequence[Observation]) -> Finding:
+    parts = [run for run in runs if rank_compute(run)]
+    known = (
+        f"only some workers' parts are known ({trial_list(run.trial for run in parts)})"
+        if parts
+        else "only whole steps are known, and every worker's step takes as long as the slowest's"
+    )
+    return Finding(
+        code=FindingCode.STRAGGLER,
+        severity="info",
+        message=(
+            f"Whether one worker or link holds up the others cannot be told: {known}; measurement.communication: true "
+            "times each worker without the exchange."
+        ),
+        evidence={
+            "kind": "cannot_tell",
+            "needed": "compute seconds of every rank, measured without the exchange of gradients",
+            "trials": [run.trial for run in runs],
+        },
+    )
+
+
+def mixed_hardware(subject: Subject) -> Iterator[Finding]:
+    """Each series that ran on unlike devices: within a trial, or from point to point."""
+    told: set[tuple[int, ...]] = set()
+    for series in subject.analysis.series:
+        runs = {run.trial: run for point in series.points for run in subject.runs_of(point)}
+        kinds = {trial: device_kinds(run) for trial, run in runs.items()}
+        names = sorted(frozenset[str]().union(*kinds.values()))
+        trials = tuple(sorted(runs))
+        if len(names) < 2 or trials in told:
+            continue
+        told.add(trials)
+        within = sorted(trial for trial, found in kinds.items() if len(found) > 1)
+        how = f"within {trial_list(within)}" if within else "from one world size to another"
+        yield Finding(
+            code=FindingCode.MIXED_HARDWARE,
+            severity="warning",
+            message=(
+                f"Unlike devices in one series{subject.at(series.distinguished_by)} ({' and '.join(names)}, {how}): "
+                "its efficiency tells the devices apart as much as the scaling; compare like with like by a placement."
+            ),
+            evidence={
+                "devices": names,
+                "mixed_within": within,
+                "hardware": {str(point.world_size): point.hardware for point in series.points},
+                "series_id": series.series_id,
+                "trials": list(trials),
+            },
+        )
