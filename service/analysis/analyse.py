@@ -6,6 +6,7 @@ from service.analysis import findings
 from service.analysis.answer import Analysis, AnalysisOptions
 from service.analysis.batch_size import batch_sizes
 from service.analysis.costs import costs
+from service.analysis.forecasts import with_forecasts
 from service.analysis.observation import Observation
 from service.analysis.points import study_points
 from service.analysis.series import ScalingAsked, differing, point_groups, series_answer, side_by_side
@@ -27,7 +28,7 @@ def analyse(
     distinguishing = differing([group.fixed for group in groups])
     analysis = Analysis(
         options=options,
-        series=[series_answer(group, asked, distinguishing) for group in groups],
+        series=[with_forecasts(series_answer(group, asked, distinguishing), group, options) for group in groups],
         side_by_side=side_by_side(groups),
         batch_size=batch_sizes(points, asked, options.sweet_spot_ratio),
         costs=costs(groups, asked.mode),
