@@ -2,13 +2,14 @@
 
 from fastapi import APIRouter
 
-from api.routes import cluster, later, presets, probes, results, studies, trials
+from api.routes import analysis, cluster, later, presets, probes, results, studies, trials
 
 ROUTERS: tuple[APIRouter, ...] = (
     later.router,  # first: /studies/compare is no study's id
     studies.router,
     trials.router,
     results.router,
+    analysis.router,
     presets.router,
     cluster.router,
     probes.router,

@@ -8,7 +8,6 @@ from api.problems import NotImplementedYet
 NOT_YET: tuple[tuple[str, str], ...] = (
     ("POST", "/studies/import"),
     ("GET", "/studies/compare"),
-    ("GET", "/studies/{study_id}/analysis"),
     ("GET", "/studies/{study_id}/report"),
     ("GET", "/studies/{study_id}/events"),
     ("POST", "/studies/{study_id}/extend"),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.analysis.noise import IntervalKind, Verdict
 from service.analysis.points import Topology
 from service.analysis.scaling import Hold, Mode
+from service.states import StudyState
 
 
 class _Answer(BaseModel):
@@ -242,4 +243,4 @@ class StudyAnalysis(Analysis):
     """The answer of `GET /studies/{id}/analysis`."""
 
     study_id: str
-    status: str
+    status: StudyState

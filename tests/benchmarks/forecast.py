@@ -136,7 +136,7 @@ def summarise_forecasts(series: Sequence[LoggedSeries]) -> list[Outcome]:
 
 
 def held_out_table(series: Sequence[LoggedSeries]) -> Table:
-    """The one constant, the noise that the priors expect: by interval score on all series but one, tried on that one."""
+    """The one constant, the noise that the priors expect: by interval score on all series but one, tried on that."""
     table = Table("series held out", "noise chosen without it", "error %, median", "worst", "interval score %")
     for held in series:
         others = [one for one in series if one is not held]

@@ -1,7 +1,6 @@
 """Series, their numbers and what is told apart, on hand-made rows and the paper's epochs."""
 
 import random
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from service.analysis.observation import EpochObservation, Observation
 from service.analysis.scaling import MeasuredPoint as Row
 from service.analysis.scaling import Mode, scaling_series
 from service.analysis.series import ScalingAsked
-from service.states import Reason
+from service.states import Reason, TrialState
 from tests.service.analysis_samples import observed, paper_runs, strong_series
 
 STRONG = ScalingAsked(mode="strong")
@@ -185,8 +184,9 @@ def test_parameters_that_are_missing_are_no_obstacle() -> None:
 
 def test_nothing_finished_is_said_and_no_error() -> None:
     assert analyse([], STRONG).notes == ["No trial has a result yet."]
-    pending: Any = observed(1, 1, None, state="pending", reason=None)
-    [series] = series_of([pending])
+    pending = observed(1, 1, None, state=TrialState.PENDING, reason=None)
+    assert series_of([pending]) == []
+    [series] = series_of([pending, observed(2, 2, 10.0)])
     assert series.points[0].reason == "no result yet"
 
 

@@ -66,9 +66,9 @@ class TestOpenApi:
     def test_names_every_call_once(self, document: dict[str, Any]) -> None:
         operations = [operation for path in document["paths"].values() for operation in path.values()]
         assert sorted(operation["operationId"] for operation in operations) == [
-            "cancelStudy", "createStudy", "deleteStudy", "getCluster", "getHealth", "getPreset", "getReadiness",
-            "getResults", "getStudy", "getStudyLogs", "getTrial", "getTrialLogs", "getVersion", "listPresets",
-            "listStudies", "listTrials", "planStudy", "resumeStudy", "retryStudy", "updateStudy",
+            "cancelStudy", "createStudy", "deleteStudy", "getAnalysis", "getCluster", "getHealth", "getPreset",
+            "getReadiness", "getResults", "getStudy", "getStudyLogs", "getTrial", "getTrialLogs", "getVersion",
+            "listPresets", "listStudies", "listTrials", "planStudy", "resumeStudy", "retryStudy", "updateStudy",
         ]  # fmt: skip
         assert all(operation["summary"] and operation["tags"] for operation in operations)
 
