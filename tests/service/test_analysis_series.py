@@ -1,12 +1,14 @@
 """Series, their numbers and what is told apart, on hand-made rows and the paper's epochs."""
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from service.analysis.analyse import analyse
 from service.analysis.answer import AnalysisPoint, AnalysisSeries
-from service.analysis.observation import EpochObservation, Observation
+from service.analysis.observation import EpochObservation, Estimate, Observation
 from service.analysis.scaling import MeasuredPoint as Row
 from service.analysis.scaling import Mode, scaling_series
 from service.analysis.series import ScalingAsked
@@ -66,6 +68,16 @@ def test_repeats_are_one_point_with_an_interval_that_the_speed_up_carries_on() -
     assert point.speedup_ci95_low is not None
     assert point.speedup_ci95_high is not None
     assert 1.85 < point.speedup_ci95_low < 2.0 < point.speedup_ci95_high < 2.16
+
+
+def test_intervals_of_single_runs_are_told_for_what_they_are() -> None:
+    runs = [observed(n, n, 10.0 / n, images_per_second=Estimate(100.0 * n, 99.0 * n, 101.0 * n)) for n in (1, 2)]
+    [series] = series_of([replace(run, interval_kind="within_run") for run in runs])
+    assert any("know nothing of the next run" in note for note in series.notes)
+    assert point_at(series, 2).against_previous is not None
+    assert point_at(series, 2).throughput_efficiency_ci95_low == pytest.approx(
+        math.exp(-math.hypot(0.01, 0.01)), rel=1e-3
+    )
 
 
 def test_neighbours_are_held_against_each_other_not_through_the_baseline() -> None:
