@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from api.discovery import Target, checked_url, find_server, is_loopback
 from api.plan_answer import PlanAnswer
+from service.analysis.answer import StudyAnalysis
 from service.analysis.scaling import Mode
 from service.cluster import ClusterView
 from service.errors import ErrorItem
@@ -317,6 +318,28 @@ class Client:
         """All results rows as a Parquet file with the columns of the CSV."""
         query: Query = {"format": "parquet", "state": state}
         return self._request("GET", f"{_path(study_id)}/results", query=query).content
+
+    def get_analysis(
+        self,
+        study_id: str,
+        *,
+        forecast: Sequence[int] = (),
+        sweet_spot_ratio: float | None = None,
+        efficiency: float | None = None,
+    ) -> StudyAnalysis:
+        """What the study's rows say together.
+
+        Args:
+            forecast: world sizes; empty: two and four times the largest of each series.
+            sweet_spot_ratio: the share of the best throughput that a batch size has to reach, above 0 to 1.
+            efficiency: what the largest useful world size has to keep, above 0 to 1.
+        """
+        query: Query = {
+            "forecast": ",".join(map(str, forecast)) or None,
+            "sweet_spot_ratio": None if sweet_spot_ratio is None else repr(sweet_spot_ratio),
+            "efficiency": None if efficiency is None else repr(efficiency),
+        }
+        return self._model(StudyAnalysis, self._request("GET", f"{_path(study_id)}/analysis", query=query))
 
     def get_trial_logs(self, study_id: str, number: int) -> list[LogLine]:
         """The lines that a trial's workers wrote, in order."""

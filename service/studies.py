@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy.orm import Session
 
+from service.analysis.answer import AnalysisOptions, StudyAnalysis
+from service.analysis_input import observations, scaling_asked
 from service.canonical import canonical_json
 from service.errors import ErrorItem, NotAvailable, SpecInvalid, WrongState
 from service.extension import incomparable, new_points, without_known_baseline
@@ -23,7 +25,7 @@ from service.plan import plan as plan_spec
 from service.results_csv import csv_text
 from service.spec import Description, StudySpec, StudyTags, parse_spec
 from service.states import StudyState, TrialState
-from service.store import Database, study_rows, trial_rows
+from service.store import Database, observed_rows, study_rows, trial_rows
 from service.store.cursors import MAX_LIMIT, checked_limit
 from service.store.result_text import RowParts, row_text, rows_text
 from service.store.tables import Study
@@ -176,6 +178,19 @@ class Studies:
     def trial(self, study_id: str, number: int) -> TrialView:
         with self._reading(study_id) as (session, row):
             return trial_rows.trial_view(session, trial_rows.trial(session, row.id, number))
+
+    def analysis(self, study_id: str, options: AnalysisOptions) -> StudyAnalysis:
+        """What the study's rows say together, as they are now."""
+        from service.analysis.analyse import analyse  # with scipy: loaded with the first question
+
+        with self._reading(study_id) as (session, row):
+            parts = _all_rows(session, row, None, with_runs=False)  # repeats are pooled by the analysis itself
+            rows = [ResultRow.model_validate_json(row_text(part)) for part in parts]
+            ranks = observed_rows.rank_observations(session, row.id)
+            epochs = observed_rows.epoch_observations(session, row.id)
+            status, spec = StudyState(row.status), row.spec
+        found = analyse(observations(rows, ranks, epochs), scaling_asked(spec), options)
+        return StudyAnalysis(study_id=study_id, status=status, **dict(found))
 
     def trial_logs(self, study_id: str, number: int) -> LogLines:
         """The trial's kept log lines, over all its attempts."""
@@ -356,8 +371,10 @@ def _bound_trials(count: int) -> None:
         raise SpecInvalid(item.detail, [item])
 
 
-def _all_rows(session: Session, study: Study, state: TrialState | None) -> Iterator[RowParts]:
-    cursor, has_repeats = None, _has_repeats(study)
+def _all_rows(
+    session: Session, study: Study, state: TrialState | None, *, with_runs: bool = True
+) -> Iterator[RowParts]:
+    cursor, has_repeats = None, with_runs and _has_repeats(study)
     while True:
         rows, cursor = trial_rows.results_page(
             session, study.id, has_repeats=has_repeats, state=state, limit=MAX_LIMIT, cursor=cursor

@@ -1,11 +1,11 @@
 """Two stored studies side by side: what `GET /studies/compare` and `vitscale compare` say."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.analysis.comparison import ComparedPoints, compare_points
-from service.analysis.observation import Estimate, Observation
+from service.analysis_input import observations
 from service.states import StudyState, TrialState
 from service.views import ResultRow
 
@@ -48,7 +48,7 @@ class StoredStudy(_Frozen):
 
 def compare_studies(a: StoredStudy, b: StoredStudy, tolerance: float) -> StudyComparison:
     """b against a. `tolerance`: a share of the time, from 0."""
-    points = compare_points(_observations(a.rows), _observations(b.rows), tolerance=tolerance)
+    points = compare_points(observations(a.rows, {}, {}), observations(b.rows, {}, {}), tolerance=tolerance)
     missing = [said for side in (a, b) if (said := _missing(side)) is not None]
     return StudyComparison(
         **dict(points),
@@ -89,35 +89,3 @@ def _differences(a: StoredStudy, b: StoredStudy) -> list[Difference]:
 def _values(side: StoredStudy, read: Callable[[ResultRow], object]) -> list[str]:
     values = {value for row in side.rows if row.state is TrialState.SUCCEEDED and (value := read(row)) is not None}
     return sorted(map(str, values))
-
-
-def _observations(rows: Sequence[ResultRow]) -> list[Observation]:
-    """As far as a comparison needs them."""
-    return [
-        Observation(
-            trial=row.trial,
-            repeat=row.repeat,
-            state=row.state,
-            parameters=row.parameters,
-            reason=row.reason,
-            devices=tuple(row.hardware.devices),
-            nodes=row.hardware.nodes,
-            fingerprint=row.hardware.fingerprint,
-            step_seconds=_step(row),
-            epoch_seconds=_alone(row.metrics.epoch_seconds),
-            images_per_second=_alone(row.metrics.images_per_second),
-            interval_kind="within_run",
-        )
-        for row in rows
-    ]
-
-
-def _step(row: ResultRow) -> Estimate | None:
-    metrics = row.metrics
-    if metrics.step_seconds_mean is None:
-        return None
-    return Estimate(metrics.step_seconds_mean, metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high)
-
-
-def _alone(value: float | None) -> Estimate | None:
-    return None if value is None else Estimate(value)

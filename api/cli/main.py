@@ -196,6 +196,31 @@ def compare(
 
 
 @app.command()
+def analyse(
+    study_id: Id = "latest",
+    forecast: Annotated[
+        str | None, typer.Option(metavar="N,N", help="World sizes to forecast; else two and four times the largest.")
+    ] = None,
+    sweet_spot_ratio: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="Share of the best throughput that a batch must reach (0.9).")
+    ] = None,
+    efficiency: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="What the largest useful world size must keep (0.8).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the rows say together: scaling and forecasts, the batch size to take, where memory ends, findings.
+
+    \b
+    vitscale analyse latest
+    vitscale analyse k3v7 --forecast 16,32 --efficiency 0.7
+    """
+    from api.cli import analysis as command
+
+    command.analyse(study_id, forecast, sweet_spot_ratio, efficiency, as_json=as_json)
+
+
+@app.command()
 def logs(
     study_id: Id = "latest",
     trial: Annotated[int | None, typer.Option(min=1, help="Only this trial's lines.")] = None,

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from api.cli.console import Grid, on_one_line, printable, write
+from api.cli.console import Grid, on_one_line, printable, screen, write
+from api.cli.drawing import bar
 from service.analysis.scaling import (
     ACCUMULATION,
     GLOBAL_BATCH,
@@ -20,6 +21,7 @@ from service.states import TrialState
 from service.views import ResultRow, StudyView, TrialSummary
 
 _NONE = "-"
+_BAR_WIDTH = 6
 _EFFICIENCY = "effi\N{SOFT HYPHEN}\nciency"
 # Line breaks and soft hyphens are for narrow columns; `Grid` and `parameters_line` know them.
 _LABELS = {
@@ -124,17 +126,27 @@ def write_results(study: StudyView, rows: Sequence[ResultRow], *, shown_state: T
     has_repeats = any(row.repeat for row in rows)
     against_baseline = _baseline_columns(study, rows)
     has_epochs = any(row.metrics.epoch_seconds is not None for row in rows)
-    headers = ["trial", *(["repeat"] if has_repeats else []), *map(label, keys), "images/s", "step ms\n±95 %"]
+    is_drawn = screen().is_terminal
+    headers = [
+        "trial",
+        *(["repeat"] if has_repeats else []),
+        *map(label, keys),
+        "images/s",
+        *([""] if is_drawn else []),
+    ]
+    headers += ["step ms\n±95 %"]
     headers += ["epoch\ns"] if has_epochs else []
     headers += [*against_baseline, "state"]
     texts = {key for key in keys if any(isinstance(row.parameters.get(key), str) for row in rows)}
     numeric = [True] * (1 + has_repeats) + [key not in texts for key in keys]
-    numeric += [True] * (2 + has_epochs + len(against_baseline)) + [False]
+    numeric += [True, *([False] if is_drawn else []), *[True] * (1 + has_epochs + len(against_baseline)), False]
     grid = Grid(*headers, numeric=numeric)
+    largest = max((row.metrics.images_per_second or 0.0 for row in rows), default=0.0)
     for row in (row for row in rows if shown_state in {None, row.state}):
         cells = [str(row.trial), *([str(row.repeat)] if has_repeats else [])]
         cells += [shown_value(row.parameters.get(key)) for key in keys]
-        cells += [number(row.metrics.images_per_second), _step(row)]
+        rate = row.metrics.images_per_second
+        cells += [number(rate), *([bar(rate and rate / largest, _BAR_WIDTH)] if is_drawn else []), _step(row)]
         cells += [number(row.metrics.epoch_seconds)] if has_epochs else []
         cells += [_against(scaling.get(row.trial), column) for column in against_baseline]
         grid.add(*cells, _row_state(row), style=None if row.state is not TrialState.FAILED else "red")

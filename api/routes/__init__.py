@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from api.routes import cluster, compare, imports, later, presets, probes, results, studies, trials
+from api.routes import analysis, cluster, compare, imports, later, presets, probes, results, studies, trials
 
 ROUTERS: tuple[APIRouter, ...] = (
     compare.router,  # first: /studies/compare is no study's id
@@ -11,6 +11,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     studies.router,
     trials.router,
     results.router,
+    analysis.router,
     presets.router,
     cluster.router,
     probes.router,

@@ -6,7 +6,6 @@ from starlette.requests import Request
 from api.problems import NotImplementedYet
 
 NOT_YET: tuple[tuple[str, str], ...] = (
-    ("GET", "/studies/{study_id}/analysis"),
     ("GET", "/studies/{study_id}/report"),
     ("GET", "/studies/{study_id}/events"),
     ("GET", "/metrics"),

@@ -12,6 +12,7 @@ from service.analysis.finding import Finding
 from service.analysis.noise import IntervalKind, Verdict
 from service.analysis.points import Topology
 from service.analysis.scaling import Hold, Mode
+from service.states import StudyState
 
 
 class _Answer(BaseModel):
@@ -72,8 +73,9 @@ class AnalysisPoint(_Answer):
 
 
 class Fit(_Answer):
-    """One scaling model on a series. `loo_error`: root mean square of the relative errors of each size, forecast from
-    the others; `weight`: its part in the forecasts."""
+    """One scaling model on a series: its shares (posterior means, see `service.analysis.shrunk_fit`) and
+    `one_worker_seconds`, y(1). `loo_error`: root mean square of the relative errors of each size, forecast from the
+    others; `weight`: its part in the forecasts."""
 
     model: str
     equation: str
@@ -87,7 +89,7 @@ class Forecast(_Answer):
     epoch_seconds: float | None
     epoch_seconds_low: float | None
     epoch_seconds_high: float | None
-    efficiency: float  # as the series' own: against the baseline as it is fitted
+    efficiency: float  # against the baseline, both on the fitted curve: a single run's noise is in the seconds only
     efficiency_low: float
     efficiency_high: float
     images_per_second: float | None
@@ -96,11 +98,11 @@ class Forecast(_Answer):
 
 class UsefulSize(_Answer):
     """The largest world size that keeps the efficiency asked for: as forecast, and as is sure (the interval's lower
-    end). Null: no size beyond the baseline does. Not `is_bounded`: the search ended before the efficiency fell."""
+    end). Not `is_bounded`: the search ended before the forecast efficiency fell."""
 
     efficiency: float
-    world_size: int | None
-    world_size_sure: int | None
+    world_size: int
+    world_size_sure: int
     is_bounded: bool
     searched_to: int
 
@@ -233,4 +235,4 @@ class StudyAnalysis(Analysis):
     """The answer of `GET /studies/{id}/analysis`."""
 
     study_id: str
-    status: str
+    status: StudyState

@@ -15,11 +15,11 @@ A single run's interval knows nothing of the next run. The paper's identical one
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final, Literal
 
 from service.analysis.observation import Estimate
-from trainers.measure.statistics import student_t_95
+from trainers.measure.statistics import sample_variance, student_t_95
 
 IntervalKind = Literal["within_run", "between_runs"]
 Verdict = Literal["more", "less", "equal"]
@@ -123,7 +123,7 @@ def compare(numerator: Pooled, denominator: Pooled) -> Comparison:
 
 def _between_runs(values: Sequence[float]) -> Pooled:
     mean, runs = fmean(values), len(values)
-    error = stdev(values) / math.sqrt(runs)
+    error = math.sqrt(sample_variance(values) / runs)
     half = student_t_95(runs - 1) * error
     return Pooled(mean, runs, mean - half, mean + half, "between_runs", error / mean, runs - 1)
 

@@ -4,14 +4,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Final, Literal
 
 from service.analysis.noise import Pooled, pooled, pooled_rate
 from service.analysis.observation import Estimate, Observation
 from service.analysis.scaling import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH
 from service.states import Reason, TrialState
-from trainers.measure.statistics import student_t_95
+from trainers.measure.statistics import sample_variance, student_t_95
 
 Key = tuple[tuple[str, str], ...]
 
@@ -187,7 +187,7 @@ def first_epoch(runs: Sequence[Observation]) -> FirstEpoch | None:
         if len(seconds) < 3:
             continue
         later, mean = seconds[1:], fmean(seconds[1:])
-        half = student_t_95(len(later) - 1) * stdev(later) * math.sqrt(1 + 1 / len(later))
+        half = student_t_95(len(later) - 1) * math.sqrt(sample_variance(later) * (1 + 1 / len(later)))
         ratios.append(seconds[0] / mean)
         outliers.append(abs(seconds[0] - mean) > max(half, _FIRST_EPOCH_SHARE * mean))
     return FirstEpoch(fmean(ratios), 2 * sum(outliers) > len(outliers)) if ratios else None

@@ -214,6 +214,8 @@ def _notes(group: PointGroup) -> list[str]:
         kinds = sorted({device for point in group.points for device in point.devices})
         what = " and ".join(kinds) if len(kinds) > 1 else "other cores, threads or another backend at some sizes"
         notes.append(f"Mixed hardware ({what}): efficiency holds the unlike devices against each other.")
+    if any(point.throughput is not None and point.throughput.kind == "within_run" for point in group.points):
+        notes.append("Intervals of single runs know nothing of the next run, which may differ by several percent.")
     outliers = [str(p.world_size) for p in group.points if p.first_epoch is not None and p.first_epoch.is_outlier]
     if outliers:
         notes.append(f"The first epoch stands apart from the later ones at world size {', '.join(outliers)}.")

@@ -13,6 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.agreement import measure_agreement
+from tests.benchmarks.forecast import (
+    REFERENCE_EPOCHS,
+    forecast_table,
+    held_out_table,
+    read_series,
+    sensitivity_table,
+    summarise_forecasts,
+    truth_table,
+)
 from tests.benchmarks.outcome import Outcome
 from tests.benchmarks.replay import (
     REFERENCE_STEPS,
@@ -31,8 +40,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     parser.add_argument("--rounds", type=int, default=10, help="interleaved rounds of two trials on each side")
-    parser.add_argument("--only", choices=["agreement", "replay", "server", "trial"])
+    parser.add_argument("--only", choices=["agreement", "forecast", "replay", "server", "trial"])
     parser.add_argument("--steps", type=Path, default=REFERENCE_STEPS, help="the step logs to replay, as gzipped CSV")
+    parser.add_argument("--epochs", type=Path, default=REFERENCE_EPOCHS, help="the epochs to forecast, as CSV")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 180)
     outcomes: list[Outcome] = []
@@ -43,6 +53,17 @@ def main() -> int:
         replays = [replay(run) for run in runs]
         console.print(replay_table(replays))
         outcomes += summarise_replays(replays, replay_later_starts(runs))
+    if arguments.only in (None, "forecast"):
+        console.print("Logged series, fitted on their smaller sizes and tried on the larger ones ...")
+        series = read_series(arguments.epochs)
+        console.print(forecast_table(series))
+        outcomes += summarise_forecasts(series)
+        console.print(sensitivity_table(series))
+        if len(series) > 1:
+            console.print(held_out_table(series))
+        truths, coverage = truth_table()
+        console.print(truths)
+        outcomes.append(coverage)
     if arguments.only in (None, "server"):
         console.print("The server ...")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,16 +1,12 @@
 """Observations for tests of the analysis: made by hand, and the paper's."""
 
-import csv
-from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from service.analysis.observation import EpochObservation, Estimate, Observation
 from service.states import Reason, TrialState
-
-PAPER_EPOCHS = Path(__file__).parent.parent / "data" / "reference_epochs.csv"
+from tests.benchmarks.forecast import read_series
 
 
 def observed(
@@ -42,14 +38,17 @@ def strong_series(seconds: Iterable[float], **given: Any) -> list[Observation]:
 
 def paper_runs(name: str) -> list[Observation]:
     """The runs of one series in `reference_epochs.csv`, with all their epochs and the mean of them."""
-    epochs: dict[int, list[EpochObservation]] = defaultdict(list)
-    with PAPER_EPOCHS.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["series"] == name:
-                epoch = EpochObservation(int(row["epoch"]), float(row["epoch_seconds"]))
-                epochs[int(row["world_size"])].append(epoch)
+    (series,) = [each for each in read_series() if each.name == name]
     return [
-        observed(size, size, None, micro=64, state=TrialState.SUCCEEDED, reason=None, epochs=rows,
-                 epoch_seconds=Estimate(fmean(row.epoch_seconds for row in rows)))
-        for size, rows in sorted(epochs.items())
-    ]  # fmt: skip
+        observed(
+            size,
+            size,
+            None,
+            micro=64,
+            state=TrialState.SUCCEEDED,
+            reason=None,
+            epochs=[EpochObservation(epoch, seconds) for epoch, seconds in enumerate(epochs, 1)],
+            epoch_seconds=Estimate(fmean(epochs)),
+        )
+        for size, epochs in sorted(series.epochs.items())
+    ]

@@ -66,10 +66,10 @@ class TestOpenApi:
     def test_names_every_call_once(self, document: dict[str, Any]) -> None:
         operations = [operation for path in document["paths"].values() for operation in path.values()]
         assert sorted(operation["operationId"] for operation in operations) == [
-            "cancelStudy", "compareStudies", "createStudy", "deleteStudy", "extendStudy", "getCluster", "getHealth",
-            "getPreset", "getReadiness", "getResults", "getStudy", "getStudyLogs", "getTrial", "getTrialLogs",
-            "getVersion", "importStudy", "listPresets", "listStudies", "listTrials", "planStudy", "resumeStudy",
-            "retryStudy", "updateStudy",
+            "cancelStudy", "compareStudies", "createStudy", "deleteStudy", "extendStudy", "getAnalysis",
+            "getCluster", "getHealth", "getPreset", "getReadiness", "getResults", "getStudy", "getStudyLogs",
+            "getTrial", "getTrialLogs", "getVersion", "importStudy", "listPresets", "listStudies", "listTrials",
+            "planStudy", "resumeStudy", "retryStudy", "updateStudy",
         ]  # fmt: skip
         assert all(operation["summary"] and operation["tags"] for operation in operations)
 

@@ -1,17 +1,18 @@
 """Series, their numbers and what is told apart, on hand-made rows and the paper's epochs."""
 
+import math
 import random
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from service.analysis.analyse import analyse
 from service.analysis.answer import AnalysisPoint, AnalysisSeries
-from service.analysis.observation import EpochObservation, Observation
+from service.analysis.observation import EpochObservation, Estimate, Observation
 from service.analysis.scaling import MeasuredPoint as Row
 from service.analysis.scaling import Mode, scaling_series
 from service.analysis.series import ScalingAsked
-from service.states import Reason
+from service.states import Reason, TrialState
 from tests.service.analysis_samples import observed, paper_runs, strong_series
 
 STRONG = ScalingAsked(mode="strong")
@@ -67,6 +68,16 @@ def test_repeats_are_one_point_with_an_interval_that_the_speed_up_carries_on() -
     assert point.speedup_ci95_low is not None
     assert point.speedup_ci95_high is not None
     assert 1.85 < point.speedup_ci95_low < 2.0 < point.speedup_ci95_high < 2.16
+
+
+def test_intervals_of_single_runs_are_told_for_what_they_are() -> None:
+    runs = [observed(n, n, 10.0 / n, images_per_second=Estimate(100.0 * n, 99.0 * n, 101.0 * n)) for n in (1, 2)]
+    [series] = series_of([replace(run, interval_kind="within_run") for run in runs])
+    assert any("know nothing of the next run" in note for note in series.notes)
+    assert point_at(series, 2).against_previous is not None
+    assert point_at(series, 2).throughput_efficiency_ci95_low == pytest.approx(
+        math.exp(-math.hypot(0.01, 0.01)), rel=1e-3
+    )
 
 
 def test_neighbours_are_held_against_each_other_not_through_the_baseline() -> None:
@@ -185,8 +196,9 @@ def test_parameters_that_are_missing_are_no_obstacle() -> None:
 
 def test_nothing_finished_is_said_and_no_error() -> None:
     assert analyse([], STRONG).notes == ["No trial has a result yet."]
-    pending: Any = observed(1, 1, None, state="pending", reason=None)
-    [series] = series_of([pending])
+    pending = observed(1, 1, None, state=TrialState.PENDING, reason=None)
+    assert series_of([pending]) == []
+    [series] = series_of([pending, observed(2, 2, 10.0)])
     assert series.points[0].reason == "no result yet"
 
 

@@ -1,0 +1,58 @@
+"""What the ranks and epochs of a whole study measured, in one query each. Of a trial's attempts the last with a result
+counts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from service.analysis.observation import EpochObservation, RankObservation
+from service.states import TrialState
+from service.store.tables import Attempt, AttemptEpoch, AttemptRank, Base, Trial
+
+_RENAMED: Final[Mapping[str, str]] = {"step_seconds_mean": "step_seconds"}
+
+
+def rank_observations(session: Session, study_id: str) -> dict[int, list[RankObservation]]:
+    """By trial number, in the order of the ranks."""
+    return {
+        trial: [RankObservation(**row) for row in rows]
+        for trial, rows in _by_trial(session, study_id, AttemptRank, RankObservation, "rank").items()
+    }
+
+
+def epoch_observations(session: Session, study_id: str) -> dict[int, list[EpochObservation]]:
+    """By trial number, in order."""
+    return {
+        trial: [EpochObservation(**row) for row in rows]
+        for trial, rows in _by_trial(session, study_id, AttemptEpoch, EpochObservation, "epoch").items()
+    }
+
+
+def _by_trial(
+    session: Session, study_id: str, table: type[Base], observation: type[Any], order: str
+) -> dict[int, list[dict[str, Any]]]:
+    """The columns that the observation has a field for, as its keywords."""
+    known = {field.name for field in fields(observation)}
+    columns = [c for c in table.__table__.columns if _RENAMED.get(c.name, c.name) in known]
+    names = [_RENAMED.get(column.name, column.name) for column in columns]
+    query: Select[Any] = (
+        select(Trial.number, Attempt.number, *columns)
+        .join(Attempt, Attempt.trial_id == Trial.id)
+        .join(table, table.__table__.c.attempt_id == Attempt.id)
+        .where(Trial.study_id == study_id, Trial.state == TrialState.SUCCEEDED, Attempt.state == TrialState.SUCCEEDED)
+        .order_by(Trial.number, Attempt.number, table.__table__.c[order])
+    )
+    return _of_last_attempts(session.execute(query), names)
+
+
+def _of_last_attempts(found: Iterable[Any], names: list[str]) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    last: dict[int, int] = {}
+    for trial, attempt, *values in found:
+        if last.get(trial) != attempt:
+            last[trial], rows[trial] = attempt, []
+        rows[trial].append(dict(zip(names, values, strict=True)))
+    return rows
