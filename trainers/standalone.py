@@ -34,14 +34,15 @@ def main(arguments: list[str] | None = None) -> int:
         from trainers.data.image_set import DataError
         from trainers.data.sharing import SharingError
         from trainers.deepspeed_config import OverridesInvalid
-        from trainers.engine import UnsupportedPrecision
+        from trainers.engine import CompilerMissing, UnsupportedPrecision
         from trainers.model import UnknownModel
         from trainers.trial import run_trial
         from trainers.world import LaunchError
 
+        unfit = (DataError, SharingError, OverridesInvalid, UnknownModel, UnsupportedPrecision, CompilerMissing)
         try:
             result = run_trial(config)
-        except (DataError, SharingError, OverridesInvalid, UnknownModel, UnsupportedPrecision, LaunchError) as error:
+        except (*unfit, LaunchError) as error:
             print(f"vitscale: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
         if result is not None:

@@ -163,6 +163,7 @@ class Attempt(Base):
 
     queue_seconds: Mapped[float | None] = mapped_column(Float)
     startup_seconds: Mapped[float | None] = mapped_column(Float)
+    compile_seconds: Mapped[float | None] = mapped_column(Float)
     warmup_seconds: Mapped[float | None] = mapped_column(Float)
     measure_seconds: Mapped[float | None] = mapped_column(Float)
     total_seconds: Mapped[float | None] = mapped_column(Float)
@@ -192,6 +193,7 @@ class AttemptRank(Base):
     device_uuid: Mapped[str | None] = mapped_column(Text)
     peak_memory_bytes: Mapped[int] = mapped_column(BigInteger)
     reserved_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    model_states: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
     step_seconds_mean: Mapped[float | None] = mapped_column(Float)
 
 
