@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ TRAINING_TYPE = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-_CHANNELS: Final = 3
 
 
 class UnsupportedPrecision(ValueError):
@@ -106,8 +105,9 @@ class TrialEngine:
         self._config = config
         self._check(config, world)
         if config.compile:
-            # After initialize and on the engine, as DeepSpeed wants it: it disables what would break the graph.
-            self.engine.compile()
+            # After initialize and on the engine, as DeepSpeed wants it: it disables what would break the graph. All
+            # micro batches have one shape.
+            self.engine.compile(compile_kwargs={"dynamic": False})
 
     def _check(self, config: TrialConfig, world: World) -> None:
         batch = (
@@ -120,6 +120,15 @@ class TrialEngine:
             raise LaunchError(f"DeepSpeed uses batch, micro batch and accumulation {batch}, the trial has {wanted}")
         if world.device.type == "cuda" and torch.device(self.engine.device) != world.device:
             raise LaunchError(f"DeepSpeed trains on {self.engine.device}, this rank was given {world.device}")
+
+    @property
+    def compiled_graphs(self) -> int:
+        """Graphs that torch.compile has made in this process so far."""
+        if not self._config.compile:
+            return 0
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
 
     @property
     def skipped_steps(self) -> int:
@@ -157,23 +166,20 @@ class TrialEngine:
         self.train_step(next_batch, lambda: held.append(held_model_states(self.engine)))
         return max(held, key=lambda states: states.total_bytes)
 
-    def compile_ahead(self) -> None:
-        """Have torch.compile do its work now, in one optimizer step on blank images that leaves nothing behind.
+    def compile_ahead(self, blank: Batch) -> None:
+        """Have torch.compile do its work now, in one optimizer step on `blank` images that leaves nothing behind.
 
         With a learning rate of 0 the weights stay as they are, the optimizer's state (moments, step counts) is zeroed
         after it, which is how it begins, and the loss scale is put back. The learning is that of a trial that is not
         compiled.
         """
-        config, optimizer = self._config, self.engine.basic_optimizer
-        size = (config.train_micro_batch_size_per_gpu, _CHANNELS, config.image_size, config.image_size)
-        images = torch.zeros(size, dtype=TRAINING_TYPE[config.precision], device=self.engine.device)
-        labels = torch.zeros(size[0], dtype=torch.int64, device=self.engine.device)
+        optimizer = self.engine.basic_optimizer
         scaler = _loss_scaler(self.engine.optimizer)
         scale_before = None if scaler is None else dict(vars(scaler))
         rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] = 0.0
-        self.train_step(lambda: (images, labels))
+        self.train_step(lambda: blank)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         for state in optimizer.state.values():

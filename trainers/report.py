@@ -87,6 +87,7 @@ class Observations:
     preparation: Preparation
     backend: str
     deepspeed_config: dict[str, Any]
+    graphs_while_measured: int = 0  # made by torch.compile in the middle of it, which its shapes should rule out
 
 
 def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observations) -> TrialResult:
@@ -105,6 +106,8 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
     if timing.skipped_steps:
         flags.append("skipped_steps")
         notes.append(f"{timing.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
+    if seen.graphs_while_measured:
+        notes.append(f"torch.compile made {seen.graphs_while_measured} more graphs while the steps were timed")
     verdict = judge([report.readings for report in ranks if report.readings is not None], timing.measured_steps)
     return TrialResult(
         metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),

@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"vitscale: {options.config}: {error}", file=sys.stderr)
         return 2
     if config.world_size == 1 and "RANK" not in os.environ:
-        os.environ.update(_alone())
-    with _clean_output() as output:
+        os.environ.update(alone())
+    with clean_output() as output:
         from trainers.data.image_set import DataError
         from trainers.data.sharing import SharingError
         from trainers.deepspeed_config import OverridesInvalid
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _alone() -> dict[str, str]:
+def alone() -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -59,7 +59,7 @@ def _alone() -> dict[str, str]:
 
 
 @contextmanager
-def _clean_output() -> Iterator[TextIO]:
+def clean_output() -> Iterator[TextIO]:
     """Standard output for the result alone: DeepSpeed and its compiled parts print there too."""
     sys.stdout.flush()
     saved = os.dup(1)

@@ -124,6 +124,7 @@ class _Trial:
         )
         self.log = _StepLog()
         self.loss_history: list[float] = []
+        self.graphs_while_measured = 0
         self.feed: TrainingFeed | None = None
         self.engine: TrialEngine | None = None
 
@@ -166,8 +167,9 @@ class _Trial:
         if not self.config.compile:
             return None
         assert self.engine is not None
+        assert self.feed is not None
         start = time.perf_counter()
-        self.engine.compile_ahead()
+        self.engine.compile_ahead(self.feed.blank())
         self.world.barrier()
         return time.perf_counter() - start
 
@@ -238,6 +240,7 @@ class _Trial:
         self.telemetry.begin()
         config, windows, start = self.config, list[Window](), time.perf_counter()
         marks = self.device.stopwatch()
+        graphs_before = self.engine.compiled_graphs
         while True:
             steps = next_window_steps(
                 config.measurement,
@@ -248,6 +251,7 @@ class _Trial:
             )
             steps = int(self.world.from_rank_0(steps))
             if steps == 0:
+                self.graphs_while_measured = self.engine.compiled_graphs - graphs_before
                 return windows
             rate = images_per_second(config.train_batch_size, windows) if windows else None
             self.tell("measure", total_steps(windows), config.measurement.max_steps, rate)
@@ -287,6 +291,7 @@ class _Trial:
                 flops_per_image=self.flops_per_image,
                 tensor_sizes=self.tensor_sizes,
                 preparation=seconds,
+                graphs_while_measured=self.graphs_while_measured,
                 backend=self.world.backend,
                 deepspeed_config=self.engine.effective_config(),
             ),
@@ -328,6 +333,8 @@ class _Trial:
             self.feed.close()
         self.feed, self.engine, self.log = None, None, _StepLog()
         self.telemetry.close()
+        if self.config.compile:
+            torch._dynamo.reset()  # it compiles a function for so many shapes only in one process (8)
         forget_process_groups()
         gc.collect()
         if self.device.is_cuda:

@@ -75,6 +75,12 @@ def seen(**changes: object) -> Observations:
     return Observations(**(values | changes))  # type: ignore[arg-type]
 
 
+def test_a_compilation_in_the_middle_of_the_measurement_is_told() -> None:
+    without = build_result(trial(), [rank(0), rank(1)], seen()).quality.notes
+    notes = build_result(trial(), [rank(0), rank(1)], seen(graphs_while_measured=2)).quality.notes
+    assert notes == [*without, "torch.compile made 2 more graphs while the steps were timed"]
+
+
 def test_rates_flops_and_utilisation_follow_from_one_another() -> None:
     metrics = build_result(trial(), [rank(0), rank(1)], seen()).metrics
     assert metrics.images_per_second == pytest.approx(64 * 20 / 10)
