@@ -86,7 +86,8 @@ ALLOWED_OVERRIDES: Final[Mapping[str, Allowance]] = {
         "immediate_grad_update": Allowed("bool", precision="bf16"),
         "check_grad_overflow": Allowed("bool", precision="bf16"),
     },
-    "data_types": {"grad_accum_dtype": Allowed("choice", choices=("fp32", "bf16", "fp16"))},
+    # At stage 0 DeepSpeed raises for any type but the model's own.
+    "data_types": {"grad_accum_dtype": Allowed("choice", choices=("fp32", "bf16", "fp16"), min_stage=1)},
     "communication_data_type": Allowed("choice", choices=("fp32", "bf16", "fp16")),
     "prescale_gradients": _BOOL,
     "gradient_predivide_factor": Allowed("float", minimum=1e-6),
