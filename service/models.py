@@ -42,6 +42,16 @@ class ModelFacts(BaseModel):
     plain: bool  # every block is timm's plain one
     parameter_count: int = Field(ge=1)  # at 1000 classes, its own image and patch size
     parameters: ParameterTerms
+    # Of the model's tensors: [how many, constant, per_position, per_patch_pixel, per_class], as `parameters` is of all.
+    tensors: list[tuple[int, int, int, int, int]]
+
+    def tensor_sizes_at(self, image_size: int, patch_size: int, num_classes: int) -> tuple[tuple[int, int], ...]:
+        """(elements, how many such tensors) of the model built for these sizes and this many classes."""
+        positions, pixels = (image_size // patch_size) ** 2, patch_size**2
+        return tuple(
+            (constant + per_position * positions + per_patch_pixel * pixels + per_class * num_classes, count)
+            for count, constant, per_position, per_patch_pixel, per_class in self.tensors
+        )
 
     def parameter_count_at(self, image_size: int, patch_size: int, num_classes: int) -> int:
         """Parameters of the model built for these sizes and this many classes."""

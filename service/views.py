@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
+from trainers.memory import ModelStates
 from trainers.telemetry.rows import Telemetry
 
 
@@ -104,10 +105,11 @@ class TrialsPage(_View):
 
 
 class Overhead(_View):
-    """Seconds of a trial: waiting for workers, building up, warming up, measuring, and from first to last."""
+    """Seconds of a trial: waiting for workers, building up, compiling, warming up, measuring, first to last."""
 
     queue_seconds: float | None = None
     startup_seconds: float | None = None
+    compile_seconds: float | None = None
     warmup_seconds: float | None = None
     measure_seconds: float | None = None
     total_seconds: float | None = None
@@ -140,8 +142,12 @@ class RowMetrics(_View):
     straggler_wait_seconds: float | None = None
     communication_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    model_state_bytes: int | None = None
+    estimated_model_state_bytes: int | None = None
     forward_flops_per_image: float | None = None
     achieved_flops_per_second: float | None = None
+    peak_flops_per_device: float | None = None
+    peak_flops_source: str | None = None
     mfu: float | None = None
     train_loss: float | None = None
     train_accuracy: float | None = None
@@ -192,6 +198,7 @@ class RankView(_View):
     device_uuid: str | None
     peak_memory_bytes: int | None
     reserved_memory_bytes: int | None
+    model_states: ModelStates | None
     step_seconds_mean: float | None
     epoch_seconds: float | None
     compute_seconds: float | None

@@ -72,14 +72,14 @@ def missing_compiled_op() -> str | None:
     return compiler if compiler else f"DeepSpeed's CPU collective is not compiled yet ({library}): {_HINT}"
 
 
-def missing_compiler() -> str | None:
-    """One line where the C++ compiler (CXX, else c++ or g++) is missing."""
+def missing_compiler(purpose: str = "DeepSpeed compiles its CPU collective with one") -> str | None:
+    """One line where the C++ compiler (CXX, else c++ or g++) is missing, with what it is for."""
     named = os.environ.get("CXX")
     candidates = [named.split()[0]] if named and named.split() else ["c++", "g++"]
     if any(shutil.which(candidate) for candidate in candidates):
         return None
     return (
-        f"no C++ compiler ({' or '.join(candidates)}) found: DeepSpeed compiles its CPU collective with one. "
+        f"no C++ compiler ({' or '.join(candidates)}) found: {purpose}. "
         "Install g++ (Debian: apt-get install g++) or set CXX"
     )
 

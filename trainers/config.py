@@ -3,7 +3,7 @@
 Pure: neither torch nor Ray nor DeepSpeed is imported here, so that planning and the job driver may use it.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,8 @@ InputPipeline = Literal["device", "loader"]
 ScalingMode = Literal["none", "strong", "weak"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Optimizer = Literal["adamw", "sgd"]
+
+SGD_MOMENTUM: Final[float] = 0.9
 
 
 class MeasurementConfig(BaseModel):
@@ -40,6 +42,7 @@ class TrialConfig(BaseModel):
     patch_size: int = Field(ge=1)  # pixels, square; resolved
     num_classes: int = Field(ge=1)
     activation_checkpointing: bool = False
+    compile: bool = False  # torch.compile
 
     # data
     dataset: Dataset

@@ -86,7 +86,8 @@ ALLOWED_OVERRIDES: Final[Mapping[str, Allowance]] = {
         "immediate_grad_update": Allowed("bool", precision="bf16"),
         "check_grad_overflow": Allowed("bool", precision="bf16"),
     },
-    "data_types": {"grad_accum_dtype": Allowed("choice", choices=("fp32", "bf16", "fp16"))},
+    # At stage 0 DeepSpeed raises for any type but the model's own.
+    "data_types": {"grad_accum_dtype": Allowed("choice", choices=("fp32", "bf16", "fp16"), min_stage=1)},
     "communication_data_type": Allowed("choice", choices=("fp32", "bf16", "fp16")),
     "prescale_gradients": _BOOL,
     "gradient_predivide_factor": Allowed("float", minimum=1e-6),
@@ -157,12 +158,24 @@ def _unread(allowance: Allowed, zero_stage: int | None, precision: Precision | N
     return None
 
 
+def why_not_compiled(zero_stage: int) -> str | None:
+    """Why torch.compile is not offered at this ZeRO stage, or None where it is."""
+    if zero_stage < 3:
+        return None
+    # Tried with DeepSpeed 0.19.8 and torch 2.14 on a ViT of 12 blocks: it trains, as 21 graphs with 95 breaks. Its own
+    # DeepCompile is for stage 3 with torch up to 2.8 only (deepspeedai/DeepSpeed pull request 7755).
+    return (
+        "torch.compile is not offered at ZeRO stage 3: DeepSpeed gathers the parameters of each module in hooks that "
+        "break the graph into pieces, and what would be measured is no compiled model"
+    )
+
+
 def deepspeed_config(trial: TrialConfig) -> dict[str, Any]:
     """The configuration handed to `deepspeed.initialize`, every key known to DeepSpeed, none derived by it.
 
     Raises:
         OverridesInvalid: `trial.deepspeed_overrides` holds something outside the allow-list, or unread at this point.
-        ValueError: the three batch keys do not agree with the world size.
+        ValueError: the three batch keys do not agree with the world size, or the stage cannot be compiled.
     """
     expected = trial.train_micro_batch_size_per_gpu * trial.gradient_accumulation_steps * trial.world_size
     if trial.train_batch_size != expected:
@@ -170,6 +183,8 @@ def deepspeed_config(trial: TrialConfig) -> dict[str, Any]:
             f"train_batch_size {trial.train_batch_size} is not micro batch {trial.train_micro_batch_size_per_gpu} x "
             f"accumulation {trial.gradient_accumulation_steps} x world size {trial.world_size} = {expected}"
         )
+    if trial.compile and (reason := why_not_compiled(trial.zero_stage)) is not None:
+        raise ValueError(reason)
     problems = override_problems(trial.deepspeed_overrides, zero_stage=trial.zero_stage, precision=trial.precision)
     if problems:
         raise OverridesInvalid(problems)

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainers import compiled_ops
-from trainers.config import TrialConfig
+from trainers.config import SGD_MOMENTUM, TrialConfig
 from trainers.data.feed import Batch
 from trainers.deepspeed_config import deepspeed_config
+from trainers.held_states import held_model_states
+from trainers.memory import ModelStates
 from trainers.world import LaunchError, World
 
 TRAINING_TYPE = {
@@ -24,6 +26,10 @@ TRAINING_TYPE = {
 
 class UnsupportedPrecision(ValueError):
     """DeepSpeed does not train in this precision on this device."""
+
+
+class CompilerMissing(ValueError):
+    """torch.compile was asked for on a worker without a C++ compiler."""
 
 
 def import_deepspeed(device: torch.device) -> Any:
@@ -62,7 +68,7 @@ def build_optimizer(config: TrialConfig, parameters: Iterable[nn.Parameter], dev
             weight_decay=config.weight_decay,
             fused=device.type == "cuda" and offload.get("device", "none") == "none",
         )
-    return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
+    return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=SGD_MOMENTUM, weight_decay=config.weight_decay)
 
 
 class TrialEngine:
@@ -74,7 +80,10 @@ class TrialEngine:
         Raises:
             LaunchError: DeepSpeed sees another world or other batch sizes than the trial.
             UnsupportedPrecision: the device lacks what the precision needs.
+            CompilerMissing: the trial is to be compiled and there is no C++ compiler.
         """
+        if config.compile and (missing := compiled_ops.missing_compiler("torch.compile makes its kernels with one")):
+            raise CompilerMissing(missing)
         deepspeed = import_deepspeed(world.device)
         _check_precision(config, world.device)
         from deepspeed import comm
@@ -93,8 +102,12 @@ class TrialEngine:
             config=deepspeed_config(config),
             dist_init_required=False,
         )
-        self._accumulation = config.gradient_accumulation_steps
+        self._config = config
         self._check(config, world)
+        if config.compile:
+            # After initialize and on the engine, as DeepSpeed wants it: it disables what would break the graph. All
+            # micro batches have one shape.
+            self.engine.compile(compile_kwargs={"dynamic": False})
 
     def _check(self, config: TrialConfig, world: World) -> None:
         batch = (
@@ -109,26 +122,72 @@ class TrialEngine:
             raise LaunchError(f"DeepSpeed trains on {self.engine.device}, this rank was given {world.device}")
 
     @property
+    def compiled_graphs(self) -> int:
+        """Graphs that torch.compile has made in this process so far."""
+        if not self._config.compile:
+            return 0
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
+    @property
     def skipped_steps(self) -> int:
         """Optimizer steps left out so far because of an overflow (fp16; bf16 with its check)."""
         return int(self.engine.skipped_steps)
 
-    def train_step(self, next_batch: Callable[[], Batch]) -> tuple[Tensor, Tensor]:
+    def train_step(
+        self, next_batch: Callable[[], Batch], after_backward: Callable[[], None] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """One whole optimizer step: accumulation x (forward, backward), and the update.
+
+        Args:
+            next_batch: gives the images and labels of a micro step.
+            after_backward: called after each backward pass, before what follows it.
 
         Returns:
             (mean loss, number of images classified right) of this rank's images, on the device, not waited for.
         """
         losses, right = [], []
-        for _ in range(self._accumulation):
+        for _ in range(self._config.gradient_accumulation_steps):
             images, labels = next_batch()
             logits = self.engine(images)
             loss = functional.cross_entropy(logits.float(), labels)
             self.engine.backward(loss)
+            if after_backward is not None:
+                after_backward()
             self.engine.step()
             losses.append(loss.detach())
             right.append((logits.detach().argmax(dim=-1) == labels).sum())
         return torch.stack(losses).mean(), torch.stack(right).sum()
+
+    def weighing_step(self, next_batch: Callable[[], Batch]) -> ModelStates:
+        """One more optimizer step, after whose backward passes the model states held are read; the most of them."""
+        held: list[ModelStates] = []
+        self.train_step(next_batch, lambda: held.append(held_model_states(self.engine)))
+        return max(held, key=lambda states: states.total_bytes)
+
+    def compile_ahead(self, blank: Batch) -> None:
+        """Have torch.compile do its work now, in one optimizer step on `blank` images that leaves nothing behind.
+
+        With a learning rate of 0 the weights stay as they are, the optimizer's state (moments, step counts) is zeroed
+        after it, which is how it begins, and the loss scale is put back. The learning is that of a trial that is not
+        compiled.
+        """
+        optimizer = self.engine.basic_optimizer
+        scaler = _loss_scaler(self.engine.optimizer)
+        scale_before = None if scaler is None else dict(vars(scaler))
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        self.train_step(lambda: blank)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+        if scaler is not None and scale_before is not None:
+            vars(scaler).update(scale_before)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[Tensor, Tensor, int]]) -> Tensor:
@@ -163,12 +222,22 @@ class TrialEngine:
             "comms_logger_enabled": bool(read.comms_config.comms_logger.enabled),
             "wall_clock_breakdown": bool(read.wall_clock_breakdown),
             "optimizer": type(self.engine.optimizer).__name__,
+            "compiled": bool(self.engine.is_compiled),
             "client_optimizer": type(self.engine.basic_optimizer).__name__,
         }
 
     def close(self) -> None:
         """Have DeepSpeed take its hooks and buffers down."""
         self.engine.destroy()
+
+
+def _loss_scaler(optimizer: Any) -> Any | None:
+    """What holds the loss scale of DeepSpeed's optimizer (fp16), under the names it goes by."""
+    for name in ("loss_scaler", "loss_scale_config"):
+        holder = getattr(optimizer, name, None)
+        if holder is not None:
+            return holder
+    return None
 
 
 def _check_precision(config: TrialConfig, device: torch.device) -> None:

@@ -7,12 +7,14 @@ distilled DeiT and its parameter count follows the closed form
     parameters = constant + per_position * (image_size // patch_size)^2
                  + per_patch_pixel * patch_size^2 + per_class * num_classes
 
-which is checked at a second image size, patch size and class count.
+which is checked at a second image size, patch size and class count. The same holds for each of its tensors, which are
+listed as [how many, constant, per_position, per_patch_pixel, per_class]: DeepSpeed partitions tensor by tensor.
 """
 
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,10 +100,41 @@ def describe(name: str) -> dict[str, Any] | None:
     terms["constant"] = row["parameter_count"] - closed_form_parameters(
         row, image_size, patch_size, DEFAULT_NUM_CLASSES
     )
+    row["tensors"] = _tensors(model)
     other = {"img_size": 6 * (patch_size + 2), "patch_size": patch_size + 2, "num_classes": 10}
-    if count_parameters(build_on_meta(name, **other)) != closed_form_parameters(row, *other.values()):
+    rebuilt = build_on_meta(name, **other)
+    if count_parameters(rebuilt) != closed_form_parameters(row, *other.values()):
+        return None
+    if sorted(closed_form_tensors(row, *other.values())) != sorted(p.numel() for p in rebuilt.parameters()):
         return None
     return row
+
+
+def closed_form_tensors(row: dict[str, Any], image_size: int, patch_size: int, num_classes: int) -> list[int]:
+    """Elements of each of the model's tensors, for a row of the table."""
+    factors = (1, (image_size // patch_size) ** 2, patch_size**2, num_classes)
+    return [
+        sum(term * factor for term, factor in zip(terms, factors, strict=True))
+        for count, *terms in row["tensors"]
+        for _ in range(count)
+    ]
+
+
+def _tensors(model: Any) -> list[list[int]]:
+    """How many tensors there are of each closed form, the largest constants first."""
+    patches, patch_pixels = model.patch_embed.num_patches, model.patch_embed.patch_size[0] ** 2
+    counts: Counter[tuple[int, ...]] = Counter()
+    for name, parameter in model.named_parameters():
+        size, per_position, per_patch_pixel, per_class = parameter.numel(), 0, 0, 0
+        if name == "pos_embed":
+            per_position = model.embed_dim
+        elif name == "patch_embed.proj.weight":
+            per_patch_pixel = size // patch_pixels
+        elif name.split(".")[0] in ("head", "head_dist"):
+            per_class = size // DEFAULT_NUM_CLASSES
+        varying = per_position * patches + per_patch_pixel * patch_pixels + per_class * DEFAULT_NUM_CLASSES
+        counts[size - varying, per_position, per_patch_pixel, per_class] += 1
+    return [[counts[terms], *terms] for terms in sorted(counts, reverse=True)]
 
 
 def _heads(block: Any) -> int:

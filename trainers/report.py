@@ -16,11 +16,12 @@ import torch
 
 from trainers.config import TrialConfig
 from trainers.device import TrainingDevice
-from trainers.device_peaks import dense_peak_flops
+from trainers.device_peaks import dense_peak
 from trainers.flops import achieved_flops_per_second, model_flops_utilisation
 from trainers.measure.interval import WANDER_SOURCE
 from trainers.measure.summary import TimingSummary, summarise
 from trainers.measure.windows import Window, step_seconds_mean
+from trainers.memory import ModelStates, TensorSizes, model_states
 from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
 from trainers.telemetry.readings import RankReadings
 from trainers.telemetry.verdict import judge
@@ -41,7 +42,12 @@ class RankReport:
 
     @classmethod
     def of(
-        cls, world: World, device: TrainingDevice, windows: Sequence[Window], readings: RankReadings
+        cls,
+        world: World,
+        device: TrainingDevice,
+        windows: Sequence[Window],
+        readings: RankReadings,
+        held: ModelStates,
     ) -> "RankReport":
         row = RankRow(
             rank=world.rank,
@@ -53,9 +59,19 @@ class RankReport:
             device_uuid=device.uuid,
             peak_memory_bytes=max(device.peak_memory_bytes(), 0),
             reserved_memory_bytes=device.reserved_memory_bytes(),
+            model_states=held,
             step_seconds_mean=step_seconds_mean(windows),
         )
         return cls(row, os.cpu_count(), torch.get_num_threads(), readings)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Seconds before the measurement. `compile_seconds`: None where the trial is not compiled."""
+
+    startup_seconds: float
+    compile_seconds: float | None
+    warmup_seconds: float
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,11 @@ class Observations:
     loss_history: Sequence[float]
     images_per_epoch: int
     flops_per_image: float
-    startup_seconds: float
-    warmup_seconds: float
+    tensor_sizes: TensorSizes
+    preparation: Preparation
     backend: str
     deepspeed_config: dict[str, Any]
+    graphs_while_measured: int = 0  # made by torch.compile in the middle of it, which its shapes should rule out
 
 
 def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observations) -> TrialResult:
@@ -80,19 +97,25 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
         LaunchError: two ranks trained on one GPU.
     """
     _refuse_shared_devices(ranks)
-    timing = summarise(config.train_batch_size, seen.windows, config.measurement, warmup_seconds=seen.warmup_seconds)
+    preparation = seen.preparation
+    timing = summarise(
+        config.train_batch_size, seen.windows, config.measurement, warmup_seconds=preparation.warmup_seconds
+    )
     history, history_note = _finite_part(seen.loss_history)
     notes, flags = [*timing.notes, *([history_note] if history_note else [])], list(timing.flags)
     if timing.skipped_steps:
         flags.append("skipped_steps")
         notes.append(f"{timing.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
+    if seen.graphs_while_measured:
+        notes.append(f"torch.compile made {seen.graphs_while_measured} more graphs while the steps were timed")
     verdict = judge([report.readings for report in ranks if report.readings is not None], timing.measured_steps)
     return TrialResult(
         metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),
         quality=Quality(state=timing.state, flags=[*flags, *verdict.flags], notes=[*notes, *verdict.notes]),
         overhead=TrialOverhead(
-            startup_seconds=seen.startup_seconds,
-            warmup_seconds=seen.warmup_seconds + timing.truncated_seconds,
+            startup_seconds=preparation.startup_seconds,
+            compile_seconds=preparation.compile_seconds,
+            warmup_seconds=preparation.warmup_seconds + timing.truncated_seconds,
             measure_seconds=timing.measured_seconds,
         ),
         hardware=_hardware(ranks, seen.backend),
@@ -113,10 +136,12 @@ def _metrics(
     last_loss: float | None,
 ) -> Metrics:
     rate, flops, interval = timing.images_per_second, seen.flops_per_image, timing.interval
-    peaks = [dense_peak_flops(report.row.device, config.precision) for report in ranks]
+    peaks = [dense_peak(report.row.device, config.precision) for report in ranks]
     # Over unlike devices the denominator is the sum of their peaks; one unknown makes it unknown.
     known = [peak for peak in peaks if peak is not None]
-    mean_peak = fmean(known) if len(known) == len(peaks) else None
+    all_known = len(known) == len(peaks)
+    mean_peak = fmean(peak.flops_per_second for peak in known) if all_known else None
+    held = [report.row.model_states.total_bytes for report in ranks if report.row.model_states is not None]
     epoch_seconds = [row.epoch_seconds for row in seen.epochs]
     last = seen.epochs[-1] if seen.epochs else None
     return Metrics(
@@ -140,8 +165,12 @@ def _metrics(
         epoch_seconds_without_first=fmean(epoch_seconds[1:]) if len(epoch_seconds) > 1 else None,
         images_seen=sum(row.images_seen for row in seen.epochs) + timing.measured_steps * config.train_batch_size,
         peak_memory_bytes=max(report.row.peak_memory_bytes for report in ranks),
+        model_state_bytes=max(held, default=None),
+        estimated_model_state_bytes=model_states(config, seen.tensor_sizes).total_bytes,
         forward_flops_per_image=flops,
         achieved_flops_per_second=achieved_flops_per_second(flops, rate),
+        peak_flops_per_device=mean_peak,
+        peak_flops_source="; ".join(dict.fromkeys(peak.source for peak in known)) if all_known else None,
         mfu=model_flops_utilisation(flops, rate, config.world_size, mean_peak),
         train_loss=last.train_loss if last else last_loss,
         train_accuracy=last.train_accuracy if last else None,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainers.memory import ModelStates
 from trainers.telemetry.rows import Telemetry
 
 
@@ -43,9 +44,13 @@ class Metrics(_Strict):
     straggler_wait_seconds: float | None = None
     communication_seconds: float | None = None
     peak_memory_bytes: int
+    model_state_bytes: int | None = None  # parameters, gradients, optimizer state: read back, of the worst-off worker
+    estimated_model_state_bytes: int | None = None  # ... by formula (`trainers.memory`)
     forward_flops_per_image: float
     achieved_flops_per_second: float
-    mfu: float | None = None
+    peak_flops_per_device: float | None = None  # dense, FLOP/s; the mean where devices differ
+    peak_flops_source: str | None = None
+    mfu: float | None = None  # achieved_flops_per_second / (world size x peak_flops_per_device)
     train_loss: float | None = None
     train_accuracy: float | None = None
     eval_loss: float | None = None
@@ -70,6 +75,7 @@ class RankRow(_Strict):
     device_uuid: str | None = None
     peak_memory_bytes: int  # allocated on CUDA; on CPU RSS above its value after imports
     reserved_memory_bytes: int | None = None
+    model_states: ModelStates | None = None  # read back from the engine in one more step after the measured ones
     step_seconds_mean: float | None = None
     compute_seconds: float | None = None
     data_wait_seconds: float | None = None
@@ -93,6 +99,7 @@ class TrialOverhead(_Strict):
     """Seconds spent outside the measurement, as the trial itself knows them (queue and total are the runner's)."""
 
     startup_seconds: float  # trial code entered -> first warm-up step
+    compile_seconds: float | None = None  # torch.compile, with the one step in which it happens; null without
     warmup_seconds: float
     measure_seconds: float
 

@@ -29,19 +29,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"vitscale: {options.config}: {error}", file=sys.stderr)
         return 2
     if config.world_size == 1 and "RANK" not in os.environ:
-        os.environ.update(_alone())
-    with _clean_output() as output:
+        os.environ.update(alone())
+    with clean_output() as output:
         from trainers.data.image_set import DataError
         from trainers.data.sharing import SharingError
         from trainers.deepspeed_config import OverridesInvalid
-        from trainers.engine import UnsupportedPrecision
+        from trainers.engine import CompilerMissing, UnsupportedPrecision
         from trainers.model import UnknownModel
         from trainers.trial import run_trial
         from trainers.world import LaunchError
 
+        unfit = (DataError, SharingError, OverridesInvalid, UnknownModel, UnsupportedPrecision, CompilerMissing)
         try:
             result = run_trial(config)
-        except (DataError, SharingError, OverridesInvalid, UnknownModel, UnsupportedPrecision, LaunchError) as error:
+        except (*unfit, LaunchError) as error:
             print(f"vitscale: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
         if result is not None:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _alone() -> dict[str, str]:
+def alone() -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,7 +59,7 @@ def _alone() -> dict[str, str]:
 
 
 @contextmanager
-def _clean_output() -> Iterator[TextIO]:
+def clean_output() -> Iterator[TextIO]:
     """Standard output for the result alone: DeepSpeed and its compiled parts print there too."""
     sys.stdout.flush()
     saved = os.dup(1)

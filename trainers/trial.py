@@ -7,6 +7,7 @@ same. Called once on every rank, by `trainers.ray_worker` under Ray and by `trai
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,9 @@ from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, i
 from trainers.measure.assessment import assess
 from trainers.measure.stop_rule import next_window_steps
 from trainers.measure.windows import Window, images_per_second, time_window, total_steps
+from trainers.memory import TensorSizes
 from trainers.model import build_model, flops_per_image, import_timm
-from trainers.report import Observations, RankReport, build_result
+from trainers.report import Observations, Preparation, RankReport, build_result
 from trainers.result import EpochRow, TrialResult
 from trainers.telemetry.recorder import Recorder
 from trainers.world import World, launch_environment
@@ -55,7 +57,7 @@ def run_trial(config: TrialConfig, progress: Progress | None = None) -> TrialRes
     Raises:
         LaunchError: started wrongly, or launcher, torch and DeepSpeed disagree about the world.
         ValueError: the configuration does not fit the worker (DataError, SharingError, UnknownModel, OverridesInvalid,
-            UnsupportedPrecision).
+            UnsupportedPrecision, CompilerMissing).
         torch.OutOfMemoryError: as it was raised.
     """
     entered = time.perf_counter()
@@ -122,6 +124,7 @@ class _Trial:
         )
         self.log = _StepLog()
         self.loss_history: list[float] = []
+        self.graphs_while_measured = 0
         self.feed: TrainingFeed | None = None
         self.engine: TrialEngine | None = None
 
@@ -131,10 +134,12 @@ class _Trial:
         data = self.build()
         self.world.barrier()
         startup_seconds = time.perf_counter() - self.entered
+        compile_seconds = self.compile()
         epochs = self.train_epochs(data)
         warmup_seconds, step_seconds_guess = self.warm_up()
         windows = self.measure(warmup_seconds, step_seconds_guess)
-        return self.report(data, epochs, windows, startup_seconds, warmup_seconds)
+        seconds = Preparation(startup_seconds, compile_seconds, warmup_seconds)
+        return self.report(data, epochs, windows, seconds)
 
     def build(self) -> TrialData:
         """Data, model, engine, and the stream of batches."""
@@ -142,6 +147,8 @@ class _Trial:
         data = open_data(config)
         model = build_model(config, world.device)
         self.flops_per_image = flops_per_image(model, config)
+        # Before DeepSpeed takes the model apart.
+        self.tensor_sizes: TensorSizes = tuple(Counter(parameter.numel() for parameter in model.parameters()).items())
         self.engine = TrialEngine(config, model, world)
         sampler = Sampler(
             sharing=data.sharing,
@@ -154,6 +161,17 @@ class _Trial:
         )
         self.feed = TrainingFeed(config, data.training, sampler, world.device, TRAINING_TYPE[config.precision])
         return data
+
+    def compile(self) -> float | None:
+        """Have torch.compile work before anything is timed. Returns the seconds it took, None where it is off."""
+        if not self.config.compile:
+            return None
+        assert self.engine is not None
+        assert self.feed is not None
+        start = time.perf_counter()
+        self.engine.compile_ahead(self.feed.blank())
+        self.world.barrier()
+        return time.perf_counter() - start
 
     def train_epochs(self, data: TrialData) -> list[EpochRow]:
         """The whole epochs asked for, each timed from barrier to barrier, and evaluated outside of that time."""
@@ -222,6 +240,7 @@ class _Trial:
         self.telemetry.begin()
         config, windows, start = self.config, list[Window](), time.perf_counter()
         marks = self.device.stopwatch()
+        graphs_before = self.engine.compiled_graphs
         while True:
             steps = next_window_steps(
                 config.measurement,
@@ -232,6 +251,7 @@ class _Trial:
             )
             steps = int(self.world.from_rank_0(steps))
             if steps == 0:
+                self.graphs_while_measured = self.engine.compiled_graphs - graphs_before
                 return windows
             rate = images_per_second(config.train_batch_size, windows) if windows else None
             self.tell("measure", total_steps(windows), config.measurement.max_steps, rate)
@@ -247,14 +267,17 @@ class _Trial:
         data: TrialData,
         epochs: list[EpochRow],
         windows: list[Window],
-        startup_seconds: float,
-        warmup_seconds: float,
+        seconds: Preparation,
     ) -> TrialResult | None:
         """Gather what the ranks know on rank 0 and make the result of it there."""
         assert self.engine is not None
-        first_kept = assess(self.config.measurement, windows, warmup_seconds=warmup_seconds).steady.first_window
+        assert self.feed is not None
+        measurement = self.config.measurement
+        first_kept = assess(measurement, windows, warmup_seconds=seconds.warmup_seconds).steady.first_window
         kept = windows[int(self.world.from_rank_0(first_kept)) :]
-        ranks = self.world.gather(RankReport.of(self.world, self.device, kept, self.telemetry.readings(len(kept))))
+        readings = self.telemetry.readings(len(kept))
+        held = self.engine.weighing_step(self.feed.next)
+        ranks = self.world.gather(RankReport.of(self.world, self.device, kept, readings, held))
         if ranks is None:
             return None
         return build_result(
@@ -266,8 +289,9 @@ class _Trial:
                 loss_history=self.loss_history,
                 images_per_epoch=data.sharing.images_per_epoch,
                 flops_per_image=self.flops_per_image,
-                startup_seconds=startup_seconds,
-                warmup_seconds=warmup_seconds,
+                tensor_sizes=self.tensor_sizes,
+                preparation=seconds,
+                graphs_while_measured=self.graphs_while_measured,
                 backend=self.world.backend,
                 deepspeed_config=self.engine.effective_config(),
             ),
@@ -309,6 +333,8 @@ class _Trial:
             self.feed.close()
         self.feed, self.engine, self.log = None, None, _StepLog()
         self.telemetry.close()
+        if self.config.compile:
+            torch._dynamo.reset()  # it compiles a function for so many shapes only in one process (8)
         forget_process_groups()
         gc.collect()
         if self.device.is_cuda:

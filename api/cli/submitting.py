@@ -8,10 +8,10 @@ from api.cli.console import Grid, printable, write, write_json
 from api.cli.outcome import BAD_INPUT, FAILED, GOOD, Complaint, bad_input, of_error, of_error_items
 from api.cli.source import SpecSource, read_spec
 from api.cli.studies import watch_to_end
-from api.cli.tables import differing_keys, duration, label, shown_value
+from api.cli.tables import differing_keys, duration, gibibytes, label, shown_value
 from api.cli.target import connect, find_study, settings_of
 from api.client import ApiError, Client
-from api.plan_answer import PlanAnswer
+from api.plan_answer import PlanAnswer, PlannedTrial
 from service.errors import ErrorItem, VitScaleError
 from service.presets import preset_names
 from service.views import StudyView
@@ -45,13 +45,13 @@ def _plan_offline(source: SpecSource, data_roots: Sequence[Path]) -> PlanAnswer:
 def _write_plan(answer: PlanAnswer, *, show_all: bool) -> None:
     keys = differing_keys([trial.parameters for trial in answer.trials])
     texts = {key for key in keys if any(isinstance(trial.parameters.get(key), str) for trial in answer.trials)}
-    numeric = [True, True, *(key not in texts for key in keys), False]
-    grid = Grid("trial", "repeat", *map(label, keys), "", numeric=numeric)
+    numeric = [True, True, *(key not in texts for key in keys), True, False]
+    grid = Grid("trial", "repeat", *map(label, keys), "states\nGiB", "", numeric=numeric)
     shown = answer.trials if show_all else answer.trials[:_SHOWN_TRIALS]
     for trial in shown:
         skipped = f"skipped: {trial.skip_reason}" if trial.state == "skipped" else ""
         values = (shown_value(trial.parameters.get(key)) for key in keys)
-        grid.add(str(trial.trial), str(trial.repeat), *values, skipped)
+        grid.add(str(trial.trial), str(trial.repeat), *values, _model_states(trial), skipped)
     if shown:
         grid.write()
     if len(answer.trials) > len(shown):
@@ -60,8 +60,19 @@ def _write_plan(answer: PlanAnswer, *, show_all: bool) -> None:
     skipped_count = len(answer.trials) - pending
     left_out = f", {skipped_count} skipped" if skipped_count else ""
     write(f"{pending} trials{left_out}, at most {duration(answer.device_seconds_bound)} of device time in all")
+    if (most := answer.largest_memory) is not None:
+        buffers = most.communication_buffer_bytes
+        besides = f", and {gibibytes(buffers)} GiB of communication buffers" if buffers else ""
+        write(
+            f"model states: at most {gibibytes(most.model_state_bytes)} GiB per worker{besides} (trial {most.trial}); "
+            "activations come on top"
+        )
     for note in answer.notes:
         write(f"note: {note}")
+
+
+def _model_states(trial: PlannedTrial) -> str:
+    return "-" if trial.memory is None else gibibytes(trial.memory.model_state_bytes)
 
 
 def submit(spec: str, *, follow: bool, name: str | None, as_json: bool) -> int:

@@ -35,6 +35,7 @@ _LABELS = {
     "dataset_fraction": "fraction\nof data",
     "activation_checkpointing": "check\N{SOFT HYPHEN}\npointing",
     "input_pipeline": "input",
+    "compile": "com\N{SOFT HYPHEN}\npiled",
 }
 _LEADING = ("model", "dataset", "placement", "zero_stage", "precision", MICRO_BATCH, ACCUMULATION, "world_size")
 
@@ -320,6 +321,10 @@ def write_failures(trials: Sequence[TrialSummary], keys: Sequence[str], limit: i
 
 def moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def gibibytes(count: int) -> str:
+    return number(count / 2**30)
 
 
 def duration(seconds: float) -> str:

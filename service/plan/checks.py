@@ -14,7 +14,7 @@ from service.spec.errors import pointer
 from service.spec.model import StudySpec
 from service.spelling import closest
 from trainers.data.sharing import Sharing
-from trainers.deepspeed_config import override_problems
+from trainers.deepspeed_config import override_problems, why_not_compiled
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Checks:
             *self._data(parameters),
             *self._sharing_and_time(parameters),
             *self._overrides(parameters),
+            *self._compile(parameters),
         ]
 
     def _at(self, key: str) -> str:
@@ -161,6 +162,17 @@ class Checks:
                 reason=problem.reason,
                 hint="leave the key out, or run these points in a study of their own",
                 code="OVERRIDE_NOT_READ",
+            )
+
+    def _compile(self, parameters: dict[str, Any]) -> Iterator[Refusal]:
+        reason = why_not_compiled(parameters["zero_stage"]) if parameters["compile"] else None
+        if reason is not None:
+            yield Refusal(
+                parameters=parameters,
+                pointer="/parameters/compile",
+                reason=reason,
+                hint="exclude {zero_stage: 3, compile: true}, or take ZeRO stage 0, 1 or 2",
+                code="COMPILE_NOT_SUPPORTED",
             )
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.job_plan import Placement, WorkerGroup
 from trainers.config import TrialConfig
+from trainers.memory import ModelStates
 
 
 class _Frozen(BaseModel):
@@ -23,6 +24,7 @@ class PlannedPoint(_Frozen):
     placement_name: str
     placement: Placement
     config: TrialConfig | None  # null for a skipped point only
+    memory: ModelStates | None  # of its worst-off worker, by formula; informs, and refuses nothing. null: skipped
     state: Literal["pending", "skipped"]
     skip_reason: str | None
     point_hash: str  # of the parameters: the same for all repeats of a point, and in every study

@@ -9,6 +9,7 @@ from typing import Any
 from service.canonical import point_hash
 from service.errors import ErrorItem, SpecInvalid
 from service.job_plan import Placement, WorkerGroup
+from service.models import model_table
 from service.plan.batch import Indivisible
 from service.plan.checks import Checks
 from service.plan.data import class_count
@@ -17,6 +18,7 @@ from service.plan.model import PlacementNeed, Plan, PlannedPoint, Refusal
 from service.plan.points import axis_values, candidates, count_candidates
 from service.spec.model import StudySpec
 from trainers.config import MeasurementConfig, TrialConfig
+from trainers.memory import ModelStates, model_states
 
 BASELINE_NOT_IN_STUDY = "BASELINE_NOT_IN_STUDY"
 MAX_TRIALS = 10_000
@@ -157,10 +159,11 @@ def _trials(spec: StudySpec, points: list[_Point], placements: dict[str, Placeme
         (
             point,
             point_hash(point.parameters),
-            _config(spec, point.parameters, measurement) if not point.skip_reason else None,
+            None if point.skip_reason else _config(spec, point.parameters, measurement),
         )
         for point in points
     ]
+    memory = {identity: _memory(config) for _, identity, config in prepared if config is not None}
     return [
         PlannedPoint(
             number=repeat * len(prepared) + position,
@@ -169,6 +172,7 @@ def _trials(spec: StudySpec, points: list[_Point], placements: dict[str, Placeme
             placement_name=point.parameters["placement"],
             placement=placements.get(point.parameters["placement"], placements["default"]),
             config=config,
+            memory=memory.get(identity),
             state="skipped" if point.skip_reason else "pending",
             skip_reason=point.skip_reason,
             point_hash=identity,
@@ -194,6 +198,11 @@ def _config(spec: StudySpec, parameters: dict[str, Any], measurement: Measuremen
         num_threads=spec.resources.num_cpus,
         measurement=measurement,
     )
+
+
+def _memory(config: TrialConfig) -> ModelStates:
+    facts = model_table()[config.model]
+    return model_states(config, facts.tensor_sizes_at(config.image_size, config.patch_size, config.num_classes))
 
 
 def _order(spec: StudySpec, trials: list[PlannedPoint]) -> list[int]:

@@ -152,6 +152,9 @@ class Parameters(SpecModel):
     activation_checkpointing: Axis[Switch] = Field(
         default=fixed(Switch, False), description="Recompute activations in the backward pass to save memory."
     )
+    compile: Axis[Switch] = Field(
+        default=fixed(Switch, False), description="Compile the model with torch.compile, before anything is timed."
+    )
     placement: Axis[PlacementName] = Field(
         default=fixed(PlacementName, "default"), description="A name under `placements`, or default (strategy PACK)."
     )
@@ -182,6 +185,7 @@ ParameterName = Literal[
     "image_size",
     "patch_size",
     "activation_checkpointing",
+    "compile",
     "placement",
     "dataset",
     "dataset_fraction",

@@ -26,6 +26,7 @@ _NULL_REASONS: list[tuple[tuple[str, ...], str]] = [
         "the step was not taken apart (measurement.communication is off)",
     ),
     (("mfu",), "no dense peak is known for this device and precision"),
+    (("peak_flops_per_device", "peak_flops_source"), "no data sheet of this device and precision is on record"),
     (("train_loss", "train_accuracy"), "no whole epochs were trained (workload.epochs)"),
     (("eval_loss", "eval_accuracy"), "nothing was evaluated"),
     (

@@ -166,6 +166,7 @@ class Attempt(Base):
 
     queue_seconds: Mapped[float | None] = mapped_column(Float)
     startup_seconds: Mapped[float | None] = mapped_column(Float)
+    compile_seconds: Mapped[float | None] = mapped_column(Float)
     warmup_seconds: Mapped[float | None] = mapped_column(Float)
     measure_seconds: Mapped[float | None] = mapped_column(Float)
     total_seconds: Mapped[float | None] = mapped_column(Float)
@@ -195,6 +196,7 @@ class AttemptRank(Base):
     device_uuid: Mapped[str | None] = mapped_column(Text)
     peak_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     reserved_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    model_states: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
     step_seconds_mean: Mapped[float | None] = mapped_column(Float)
     epoch_seconds: Mapped[float | None] = mapped_column(Float)  # mean over its epochs; of imported runs only
     compute_seconds: Mapped[float | None] = mapped_column(Float)

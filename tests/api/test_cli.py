@@ -107,9 +107,12 @@ class TestSpecifications:
         code, out, _ = vitscale("plan", "preset:demo")
         assert code == 0
         lines = out.splitlines()
-        assert lines[0].split() == ["trial", "repeat", "micro", "batch", "world", "size", "global", "batch"]
-        assert len(lines) == 8
-        assert lines[-1].startswith("6 trials, at most ")
+        headings = ["trial", "repeat", "micro", "batch", "world", "size", "global", "batch", "states", "GiB"]
+        assert lines[0].split() == headings
+        assert len(lines) == 9
+        assert lines[-2].startswith("6 trials, at most ")
+        assert lines[-1].startswith("model states: at most 0.08")  # 16 bytes x 5.4 million parameters
+        assert "GiB per worker (trial 1); activations come on top" in lines[-1]
 
     def test_a_plan_for_programs_is_the_answer_of_the_http_interface(self, vitscale: Run) -> None:
         code, out, _ = vitscale("plan", "preset:demo", "--json")

@@ -76,6 +76,11 @@ def test_a_result_holds_together(reference: TrialResult) -> None:
     assert [(row.rank, row.local_rank) for row in reference.ranks] == [(0, 0), (1, 1)]
     assert len({row.pid for row in reference.ranks}) == 2
     assert metrics.peak_memory_bytes == max(row.peak_memory_bytes for row in reference.ranks) > 0
+    assert metrics.model_state_bytes is not None
+    assert metrics.estimated_model_state_bytes is not None
+    # fp32 at ZeRO 0: all but the 4-byte step counters of AdamW, one for each of 152 tensors.
+    assert metrics.model_state_bytes - metrics.estimated_model_state_bytes == 4 * 152
+    assert [row.model_states is not None for row in reference.ranks] == [True, True]
     assert reference.quality.state in ("unassessed", "unstable")  # ten steps cannot be called steady
     assert reference.deepspeed_config["train_batch_size"] == 8
     assert reference.deepspeed_config["timers_enabled"] is False
@@ -89,8 +94,9 @@ def test_a_result_holds_together(reference: TrialResult) -> None:
         {"zero_stage": 2},
         {"zero_stage": 3, "activation_checkpointing": True},
         {"world_size": 1, "train_micro_batch_size_per_gpu": 8},
+        {"zero_stage": 2, "compile": True},
     ],
-    ids=["ZeRO 1, accumulation 2", "ZeRO 2", "ZeRO 3, checkpointing", "one worker"],
+    ids=["ZeRO 1, accumulation 2", "ZeRO 2", "ZeRO 3, checkpointing", "one worker", "ZeRO 2, compiled"],
 )
 def test_the_same_seed_and_global_batch_reach_the_same_losses(
     reference: TrialResult, changes: dict[str, object], tmp_path: Path

@@ -46,6 +46,7 @@ COMPLETE: dict[str, Any] = {
         "gradient_clipping": {"value": 1.0},
         "patch_size": {"value": 8},
         "activation_checkpointing": {"values": [False, True]},
+        "compile": {"value": False},
         "placement": {"value": "mixed"},
     },
     "placements": {

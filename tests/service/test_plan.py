@@ -54,6 +54,7 @@ class TestTrials:
             "image_size": 224,
             "patch_size": 16,
             "activation_checkpointing": False,
+            "compile": False,
             "placement": "default",
             "dataset": "synthetic",
             "dataset_fraction": 1.0,
@@ -73,6 +74,7 @@ class TestTrials:
             "patch_size": 8,
             "num_classes": 100,
             "activation_checkpointing": False,
+            "compile": False,
             "dataset": "cifar10",
             "data_root": "/data/cifar",
             "download": True,
@@ -451,6 +453,50 @@ class TestCost:
             "trials": 32,
         }
         assert [need.world_size for need in result.placement] == [2, 4]
+
+
+class TestMemory:
+    def test_each_trial_to_run_has_the_bytes_of_its_model_states_and_a_skipped_one_has_none(self) -> None:
+        result = planned(
+            MINIMAL,
+            ("parameters/model", {"value": "vit_base_patch16_224"}),
+            ("workload/num_classes", 1000),
+            ("parameters/world_size", {"values": [1, 4]}),
+            ("parameters/zero_stage", {"values": [0, 2]}),
+            ("parameters/precision", {"value": "bf16"}),
+        )
+        held = {
+            (trial.parameters["world_size"], trial.parameters["zero_stage"]): trial.memory.total_bytes
+            for trial in result.trials
+            if trial.memory is not None
+        }
+        parameters = 86_567_656
+        assert held == {
+            (1, 0): 16 * parameters,
+            (1, 2): 16 * parameters,
+            (4, 0): 16 * parameters,
+            (4, 2): 2 * parameters + 14 * parameters // 4,
+        }
+
+    def test_the_estimate_refuses_nothing(self) -> None:
+        result = planned(MINIMAL, ("parameters/model", {"value": "vit_giant_patch14_clip_224"}))
+        assert result.refused == []
+        assert result.trials[0].memory is not None
+        assert result.trials[0].memory.total_bytes > 16e9
+
+
+class TestCompile:
+    def test_the_third_zero_stage_is_refused_with_the_reason_and_the_others_are_not(self) -> None:
+        result = planned(
+            MINIMAL,
+            ("parameters/compile", {"values": [False, True]}),
+            ("parameters/zero_stage", {"values": [0, 1, 2, 3]}),
+        )
+        assert [trial.config.compile for trial in result.trials if trial.config] == [False, True] * 3 + [False]
+        (refusal,) = result.refused
+        assert (refusal.code, refusal.pointer) == ("COMPILE_NOT_SUPPORTED", "/parameters/compile")
+        assert "break the graph" in refusal.reason
+        assert (refusal.parameters["zero_stage"], refusal.parameters["compile"]) == (3, True)
 
 
 @pytest.mark.slow

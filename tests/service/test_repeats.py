@@ -1,6 +1,7 @@
 """Repeats of one point: their mean, its interval, and where a reader finds them."""
 
 import csv
+import json
 from io import StringIO
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from service.analysis.repeats import between_runs
+from service.canonical import point_hash
 from service.store import Database
 from service.store.database import MIGRATIONS
 from service.studies import Studies
@@ -97,4 +99,27 @@ def test_stored_rows_get_the_new_column(database: Database, studies: Studies) ->
         config.attributes["connection"] = connection
         command.downgrade(config, "0001")
         command.upgrade(config, "head")
+    assert studies.results(study_id) == before
+
+
+def test_stored_trials_get_compile_switched_off_and_the_identity_that_goes_with_it(
+    database: Database, studies: Studies
+) -> None:
+    study_id = measured(studies, database, [0.10, 0.20, 0.12, None])
+    before = studies.results(study_id)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    stored = sa.text("SELECT parameters_json, outcome_json, point_hash FROM trials ORDER BY id")
+    with database._engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0002")
+        earlier = connection.execute(stored).all()
+        command.upgrade(config, "head")
+        now = connection.execute(stored).all()
+    for row in earlier:
+        assert "compile" not in row.parameters_json + (row.outcome_json or "")
+        assert row.point_hash == point_hash(json.loads(row.parameters_json))
+    for row in now:
+        assert json.loads(row.parameters_json)["compile"] is False
+        assert row.point_hash == point_hash(json.loads(row.parameters_json))
     assert studies.results(study_id) == before

@@ -54,6 +54,7 @@ class TestDefaults:
                 "gradient_clipping": {"value": 0.0},
                 "patch_size": None,
                 "activation_checkpointing": {"value": False},
+                "compile": {"value": False},
                 "placement": {"value": "default"},
                 "dataset": None,
                 "dataset_fraction": None,

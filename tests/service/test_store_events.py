@@ -75,6 +75,7 @@ class TestTrials:
         assert attempt.overhead.model_dump() == {
             "queue_seconds": 0.5,
             "startup_seconds": 3.0,
+            "compile_seconds": None,
             "warmup_seconds": 1.0,
             "measure_seconds": 4.0,
             "total_seconds": 10.0,

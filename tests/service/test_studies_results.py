@@ -63,6 +63,7 @@ class TestResults:
             assert set(row["overhead"]) == {
                 "queue_seconds",
                 "startup_seconds",
+                "compile_seconds",
                 "warmup_seconds",
                 "measure_seconds",
                 "total_seconds",

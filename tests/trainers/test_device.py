@@ -12,7 +12,7 @@ from trainers.device import (
     set_matmul_precision,
     set_threads,
 )
-from trainers.device_peaks import dense_peak_flops
+from trainers.device_peaks import dense_peak
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,17 @@ from trainers.device_peaks import dense_peak_flops
         ("NVIDIA A10", "bf16", 125.0),
         ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
         ("NVIDIA H200", "fp16", 989.4),
+        ("NVIDIA H200 NVL", "bf16", 835.5),  # another rate than the SXM part of that name
         ("NVIDIA GeForce RTX 3070", "fp32", 20.3),
         ("NVIDIA L4", "fp32", 30.3),
         ("NVIDIA L40S", "bf16", 362.0),
     ],
 )
 def test_the_peak_of_a_known_gpu_is_the_dense_one_for_the_precision(name: str, precision: str, tera: float) -> None:
-    assert dense_peak_flops(name, precision) == tera * 1e12  # type: ignore[arg-type]
+    peak = dense_peak(name, precision)  # type: ignore[arg-type]
+    assert peak is not None
+    assert peak.flops_per_second == tera * 1e12
+    assert "data sheet" in peak.source or "white paper" in peak.source
 
 
 @pytest.mark.parametrize(
@@ -41,11 +45,12 @@ def test_the_peak_of_a_known_gpu_is_the_dense_one_for_the_precision(name: str, p
         ("NVIDIA GeForce RTX 3070 Ti", "fp32"),
         ("NVIDIA GeForce RTX 3070 Laptop GPU", "fp32"),
         ("AMD EPYC", "fp32"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "bf16"),  # a slice of one
         ("Some future GPU", "bf16"),
     ],
 )
 def test_an_unknown_device_or_precision_has_no_peak(name: str, precision: str) -> None:
-    assert dense_peak_flops(name, precision) is None  # type: ignore[arg-type]
+    assert dense_peak(name, precision) is None  # type: ignore[arg-type]
 
 
 def test_the_stopwatch_gives_one_difference_per_step_and_starts_anew() -> None:

@@ -6,7 +6,8 @@ from tests.trainers.telemetry.samples import rank as readings
 from tests.trainers.telemetry.samples import window as read_window
 from trainers.config import TrialConfig
 from trainers.measure.windows import Window
-from trainers.report import Observations, RankReport, build_result
+from trainers.memory import ModelStates
+from trainers.report import Observations, Preparation, RankReport, build_result
 from trainers.result import EpochRow, RankRow
 from trainers.world import LaunchError
 
@@ -35,6 +36,13 @@ def rank(number: int, device: str = "Tesla T4", uuid: str | None = None, node: s
         device=device,
         device_uuid=uuid or f"GPU-{number}",
         peak_memory_bytes=1000 * (number + 1),
+        model_states=ModelStates(
+            parameter_bytes=2 * 86_567_656,
+            gradient_bytes=number,
+            master_parameter_bytes=0,
+            optimizer_state_bytes=0,
+            communication_buffer_bytes=10**9,
+        ),
     )
     return RankReport(row, cpu_count=8, threads=1)
 
@@ -59,12 +67,18 @@ def seen(**changes: object) -> Observations:
         "loss_history": [3.0, 2.0],
         "images_per_epoch": 50_000,
         "flops_per_image": 35.1e9,
-        "startup_seconds": 1.0,
-        "warmup_seconds": 2.0,
+        "tensor_sizes": [(86_567_656, 1)],
+        "preparation": Preparation(startup_seconds=1.0, compile_seconds=None, warmup_seconds=2.0),
         "backend": "nccl",
         "deepspeed_config": {},
     }
     return Observations(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_a_compilation_in_the_middle_of_the_measurement_is_told() -> None:
+    without = build_result(trial(), [rank(0), rank(1)], seen()).quality.notes
+    notes = build_result(trial(), [rank(0), rank(1)], seen(graphs_while_measured=2)).quality.notes
+    assert notes == [*without, "torch.compile made 2 more graphs while the steps were timed"]
 
 
 def test_rates_flops_and_utilisation_follow_from_one_another() -> None:
@@ -74,7 +88,11 @@ def test_rates_flops_and_utilisation_follow_from_one_another() -> None:
     assert metrics.epoch_seconds == pytest.approx(50_000 / 128)
     assert metrics.achieved_flops_per_second == pytest.approx(3 * 35.1e9 * 128)
     assert metrics.mfu == pytest.approx(3 * 35.1e9 * 128 / (2 * 65e12))
+    assert metrics.peak_flops_per_device == 65e12
+    assert metrics.peak_flops_source == "NVIDIA T4 data sheet"
     assert metrics.peak_memory_bytes == 2000
+    assert metrics.model_state_bytes == 2 * 86_567_656 + 1  # of the worst-off worker
+    assert metrics.estimated_model_state_bytes == 16 * 86_567_656
     assert metrics.images_seen == 20 * 64
     assert metrics.train_loss == 2.5
 

@@ -79,6 +79,7 @@ class TrainingFeed:
         self, config: TrialConfig, images: ImageSet, sampler: Sampler, device: torch.device, dtype: torch.dtype
     ) -> None:
         self._shape = (config.train_micro_batch_size_per_gpu, 3, config.image_size, config.image_size)
+        self._stored_channels, self._device, self._dtype = images.images.shape[1], device, dtype
         self._loader: Iterator[Batch] | None = None
         if config.input_pipeline == "loader":
             self._batches = self._through_loader(config, images, sampler, device, dtype)
@@ -113,6 +114,12 @@ class TrainingFeed:
         batch = next(self._batches)
         assert batch[0].shape == self._shape, f"a micro batch of {tuple(batch[0].shape)} instead of {self._shape}"
         return batch
+
+    def blank(self) -> Batch:
+        """A micro batch of grey images laid out in memory like all others (torch.compile tells them apart by it)."""
+        num_images, _, height, width = self._shape
+        stored = torch.zeros(num_images, self._stored_channels, height, width, dtype=torch.uint8, device=self._device)
+        return normalise(stored, self._dtype), torch.zeros(num_images, dtype=torch.int64, device=self._device)
 
     def close(self) -> None:
         """End the loader's worker processes, if there are any."""

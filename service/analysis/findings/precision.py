@@ -9,7 +9,7 @@ from service.analysis.noise import UNREPEATED_TOLERANCE
 from service.analysis.observation import Observation
 from service.analysis.points import Key, parameters_key
 from trainers.config import Precision
-from trainers.device_peaks import dense_peak_flops
+from trainers.device_peaks import dense_peak
 
 FASTER: Final = 1.5
 """Times the peak of fp32. A ViT reaches less of a higher peak; half as much again still leaves a gain to be had."""
@@ -50,8 +50,11 @@ def _faster_formats(kinds: frozenset[str]) -> dict[str, float]:
     for name in get_args(Precision):
         ratios = []
         for kind in kinds:
-            usual, other = dense_peak_flops(kind, "fp32"), dense_peak_flops(kind, name)
-            ratios.append(other / usual if usual is not None and other is not None else 0.0)
+            usual, other = dense_peak(kind, "fp32"), dense_peak(kind, name)
+            if usual is None or other is None:
+                ratios.append(0.0)
+            else:
+                ratios.append(other.flops_per_second / usual.flops_per_second)
         if min(ratios) >= FASTER:
             found[name] = min(ratios)
     return found

@@ -30,7 +30,7 @@ from service.analysis.findings.subject import (
 from service.analysis.observation import Observation
 from service.analysis.points import global_batch_of
 from service.models import model_table
-from trainers.device_peaks import dense_peak_flops
+from trainers.device_peaks import dense_peak
 
 CRITICAL_RATIO: Final = 0.5
 """Of the throughput before: beyond, the added workers cost more than half of what there was."""
@@ -298,8 +298,8 @@ def _expected_rate(step: _Step) -> float | None:
 def _peak_ratio(device: str, reference: str, precision: Any) -> float | None:
     if device == reference:
         return 1.0
-    peaks = [dense_peak_flops(name, precision) for name in (device, reference)]
-    return peaks[0] / peaks[1] if peaks[0] is not None and peaks[1] is not None else None
+    own, others = (dense_peak(name, precision) for name in (device, reference))
+    return None if own is None or others is None else own.flops_per_second / others.flops_per_second
 
 
 def _likelier(step: _Step, worker: float | None, expected: float | None) -> tuple[str | None, str]:

@@ -1,0 +1,49 @@
+"""Builds real DeepSpeed engines one after the other and prints what each holds, a JSON line per rank. For torchrun.
+
+`python -m tests.trainers.weighing trials.json`: a list of TrialConfig of one world size.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from trainers.config import TrialConfig
+from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, import_deepspeed
+from trainers.model import build_model
+from trainers.world import World, launch_environment
+
+
+def weigh(config: TrialConfig) -> dict[str, object]:
+    """One optimizer step (which makes the optimizer's state), then one that is weighed."""
+    cpu, launch = torch.device("cpu"), launch_environment()
+    world = World.join(launch, cpu, config.world_size)
+    model = build_model(config, cpu)
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    engine = TrialEngine(config, model, world)
+    shape = (config.train_micro_batch_size_per_gpu, 3, config.image_size, config.image_size)
+    batch = torch.zeros(shape, dtype=TRAINING_TYPE[config.precision]), torch.zeros(shape[0], dtype=torch.int64)
+    engine.train_step(lambda: batch)
+    held = engine.weighing_step(lambda: batch)
+    optimizer = type(engine.engine.optimizer).__name__
+    engine.close()
+    forget_process_groups()
+    world.leave()
+    return {"rank": world.rank, "sizes": sizes, "held": held.model_dump(), "optimizer": optimizer}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    import_deepspeed(torch.device("cpu"))
+    logging.disable(logging.WARNING)
+    distributed.init_process_group("gloo")  # one for all: a trial leaves standing what it finds
+    for given in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
+        print(json.dumps(weigh(TrialConfig.model_validate(given))), flush=True)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
