@@ -30,6 +30,7 @@ _LABELS = {
     ACCUMULATION: "accumu\N{SOFT HYPHEN}\nlation",
     GLOBAL_BATCH: "global\nbatch",
     "zero_stage": "ZeRO",
+    "precision": "preci\N{SOFT HYPHEN}\nsion",
     "image_size": "image\npx",
     "patch_size": "patch\npx",
     "dataset_fraction": "fraction\nof data",

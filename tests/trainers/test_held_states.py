@@ -74,10 +74,9 @@ def weighed(world_size: int) -> dict[tuple[int, int], dict[str, Any]]:
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             check=False,
         )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    by_rank = {rank: [one for one in told if one["rank"] == rank] for rank in range(world_size)}
-    return {(number, rank): one for rank, ones in by_rank.items() for number, one in enumerate(ones)}
+        assert done.returncode == 0, done.stderr[-4000:]
+        by_rank = [json.loads((Path(folder) / f"held-{rank}.json").read_text("utf-8")) for rank in range(world_size)]
+    return {(number, rank): one for rank, held in enumerate(by_rank) for number, one in enumerate(held)}
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""Builds real DeepSpeed engines one after the other and prints what each holds, a JSON line per rank. For torchrun.
+"""Builds real DeepSpeed engines one after the other and writes down what each holds. For torchrun.
 
-`python -m tests.trainers.weighing trials.json`: a list of TrialConfig of one world size.
+`python -m tests.trainers.weighing trials.json`: a list of TrialConfig of one world size. Each rank writes what it holds
+of each to a file beside it, held-0.json and so on: standard output is shared with the others, and with DeepSpeed.
 """
 
 import json
@@ -32,7 +33,7 @@ def weigh(config: TrialConfig) -> dict[str, object]:
     engine.close()
     forget_process_groups()
     world.leave()
-    return {"rank": world.rank, "sizes": sizes, "held": held.model_dump(), "optimizer": optimizer}
+    return {"sizes": sizes, "held": held.model_dump(), "optimizer": optimizer}
 
 
 def main() -> None:
@@ -40,8 +41,9 @@ def main() -> None:
     import_deepspeed(torch.device("cpu"))
     logging.disable(logging.WARNING)
     distributed.init_process_group("gloo")  # one for all: a trial leaves standing what it finds
-    for given in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
-        print(json.dumps(weigh(TrialConfig.model_validate(given))), flush=True)
+    trials = Path(sys.argv[1])
+    held = [weigh(TrialConfig.model_validate(given)) for given in json.loads(trials.read_text(encoding="utf-8"))]
+    trials.with_name(f"held-{distributed.get_rank()}.json").write_text(json.dumps(held), encoding="utf-8")
     distributed.destroy_process_group()
 
 
