@@ -63,7 +63,7 @@ class TestImport:
         code, out, err = vitscale("import", rows, "--name", "a")
         assert (code, out) == (2, "")
         assert err.splitlines() == [
-            f"vitscale: {rows}#/line/2/epoch_seconds: must be a number of seconds above 0, not 'soon'",
+            f"vitscale: {rows}#/line/2/epoch_seconds: must be a number of seconds from 1e-9 to 1e9, not 'soon'",
             f"vitscale: {rows}#/line/3/world_size: must be 1 to 100000, not 0",
         ]
 

@@ -104,6 +104,17 @@ class TestShown:
         studies.delete(view.id)
         assert studies.list()[0] == []
 
+    def test_the_largest_numbers_that_are_taken_can_be_shown_in_every_form(self, studies: Studies) -> None:
+        head = "run,world_size,train_batch_size,steps_per_epoch,epoch,rank,epoch_seconds,compute_seconds,loss"
+        large = [
+            f"{run},2,2147483647,4656,{epoch},{rank},1e9,0,1e30" for run in "ab" for epoch in (1, 2) for rank in (0, 1)
+        ]
+        small = [f"{run},1,2147483647,4656,{epoch},,1e-9,,-1e30" for run in "cd" for epoch in (1, 2)]
+        made = studies.import_rows(rows("\n".join([head, *large, *small])))[0]
+        assert studies.results_parquet(made.id)
+        assert len(studies.results_csv(made.id).splitlines()) == 1 + 4
+        assert not studies.compare(made.id, made.id, tolerance=0.05).is_regression
+
 
 class TestNotRun:
     @pytest.mark.parametrize(
