@@ -2,17 +2,18 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Any
 
 import pytest
 
+from service.analysis.repeats import BetweenRuns, between_runs
 from service.errors import BadRequest, IdempotencyKeyReused, SpecInvalid, WrongState
 from service.importing import RowsToImport
 from service.measured_rows import RowsInvalid
 from service.states import StudyState
-from service.store import Database
+from service.store import Database, result_text
 from service.store.attempts import oldest_queued
 from service.studies import Studies
 from service.views import StudyView
@@ -103,6 +104,24 @@ class TestShown:
         assert [each.id for each in studies.list()[0]] == [view.id]
         studies.delete(view.id)
         assert studies.list()[0] == []
+
+    def test_repeats_are_put_together_once_for_all_rows_of_their_point(
+        self, studies: Studies, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        head = "run,world_size,train_batch_size,step_seconds"
+        made = studies.import_rows(
+            rows("\n".join([head, *(f"{run},1,4,0.5" for run in range(20)), "x,2,8,1", "y,2,8,1"]))
+        )
+        counted: list[int] = []
+
+        def counting(seconds: Sequence[float], train_batch_size: int) -> BetweenRuns | None:
+            counted.append(len(seconds))
+            return between_runs(seconds, train_batch_size)
+
+        monkeypatch.setattr(result_text, "between_runs", counting)
+        shown = [row.between_runs for row in studies.results(made[0].id).results]
+        assert [together.runs for together in shown if together is not None] == [20] * 20 + [2] * 2
+        assert sorted(counted) == [2, 20]
 
     def test_the_largest_numbers_that_are_taken_can_be_shown_in_every_form(self, studies: Studies) -> None:
         head = "run,world_size,train_batch_size,steps_per_epoch,epoch,rank,epoch_seconds,compute_seconds,loss"
