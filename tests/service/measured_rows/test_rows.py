@@ -237,12 +237,22 @@ class TestText:
             ("run;world_size;epoch_seconds\na;1;5", "unknown column"),
             ("world_size,epoch_seconds\n1,5", "the column is missing"),
             ("run,run,world_size\na,b,1", "there twice"),
+            (",".join(f"c{number}" for number in range(501)), "has 501 fields: at most 500"),
         ],
     )
     def test_what_is_no_such_table_is_refused(self, text: str, told: str) -> None:
         with pytest.raises(RowsInvalid) as caught:
             read(text)
         assert told in caught.value.detail + "".join(item.detail for item in caught.value.errors)
+
+    @pytest.mark.parametrize(
+        ("header", "hint"), [("run,run", "give one of the two another name"), ("run,name", "map name=")]
+    )
+    def test_a_column_that_is_there_twice_is_told_with_a_way_out_that_works(self, header: str, hint: str) -> None:
+        renames = ["name=run"] if "name" in header else []
+        found = wrong(table(f"{header},world_size,{BATCH},epoch_seconds", "a,b,1,8,5"), renames=renames)
+        assert [item[1] for item in found] == ["the column run is there twice"]
+        assert hint in str(found[0][2])
 
     def test_another_separator_is_recognised(self) -> None:
         assert wrong("run;world_size;epoch_seconds\na;1;5")[0][2] == 'fields are separated by ","'
