@@ -1,6 +1,6 @@
 """Rows that were measured elsewhere become a finished study in the store."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -75,12 +75,15 @@ def import_rows(database: Database, given: RowsToImport, idempotency_key: str | 
     return make_once(database, idempotency_key, given.digest, make)
 
 
+_QUERY: Mapping[int | str, str] = {"tags": "tag"}  # parameters of the query that have another name than the field
+
+
 def _checked_head(given: RowsToImport) -> _Head:
     try:
         return _Head.model_validate({"name": given.name, "description": given.description, "tags": list(given.tags)})
     except ValidationError as error:
         items = [
-            ErrorItem("/query/" + "/".join(str(part) for part in problem["loc"]), problem["msg"])
+            ErrorItem("/query/" + "/".join(_QUERY.get(part, str(part)) for part in problem["loc"]), problem["msg"])
             for problem in error.errors(include_url=False, include_input=False)
         ]
         raise SpecInvalid(f"{items[0].pointer}: {items[0].detail}", items) from None

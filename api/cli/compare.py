@@ -91,6 +91,8 @@ def _conclusion(found: "StudyComparison") -> str:
     counts = f"{slower} slower, {faster} faster of {len(found.points)} points"
     counts += f", beyond noise and {100 * found.tolerance:.3g} %"
     overall = "" if found.overall_ratio is None else f"; over all points B / A is {found.overall_ratio:.3f}"
+    if not found.points and not broken:
+        return "Nothing was compared: the studies have no measured point in common."
     lost = f"; {broken} failed in B that ran in A" if broken else ""
     return f"{'REGRESSION' if found.is_regression else 'No regression'}: {counts}{lost}{overall}."
 

@@ -58,12 +58,18 @@ def import_file(
         _say(study)
 
 
-def import_reference(collection: str, file: str | None, *, as_json: bool) -> None:
-    """Imports a collection's studies; those that are there already stay, and are shown again."""
+def import_reference(collection: str, file: str | None, options: Sequence[str], *, as_json: bool) -> None:
+    """Imports a collection's studies; those that are there already stay, and are shown again.
+
+    Args:
+        options: given beside it; a reference study has its own name, mode and tags.
+    """
     from service.reference import reference_studies
 
     if file is not None:
         raise bad_input("--reference", "comes with its own rows", f"leave {file} out")
+    if options:
+        raise bad_input("--reference", "comes with its own names and modes", f"leave {', '.join(options)} out")
     try:
         references = reference_studies(collection)
     except VitScaleError as error:

@@ -304,7 +304,13 @@ def import_rows(
     from api.cli import importing
 
     if reference is not None:
-        importing.import_reference(reference, file, as_json=as_json)
+        given = {"name": name, "mode": mode, "map": renames, "description": description, "tag": tags}
+        importing.import_reference(
+            reference,
+            file,
+            [f"--{key}" for key, value in given.items() if value not in (None, "", "none", [])],
+            as_json=as_json,
+        )
     else:
         importing.import_file(file, name, mode, renames or [], description, tags or [], as_json=as_json)
 

@@ -283,7 +283,7 @@ def write_study(study: StudyView) -> None:
     facts = {
         "id": study.id,
         "name": study.name,
-        "description": study.description,
+        "description": " ".join(study.description.split()),
         "tags": ", ".join(study.tags),
         "status": str(study.status),
         "error": study.error,

@@ -12,7 +12,9 @@ from service.spec.types import MAX_INTEGER, MAX_WORKERS
 from trainers.config import Precision
 
 _MAX_TEXT = 200
-_MAX_SECONDS = 1e9
+# Within these bounds no quotient or sum of a study is beyond what its numbers and whole numbers of 64 bits can hold.
+_MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e9
+_MAX_LOSS = 1e30
 _WHOLE = re.compile(r"[+-]?[0-9]{1,12}(\.0+)?")  # a column of whole numbers with gaps is written 64.0 by many programs
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_A_NUMBER = frozenset({"nan", "inf", "infinity", "na", "n/a", "null", "none", "-"})
@@ -91,15 +93,17 @@ def _empty_hint(field: str) -> str | None:
 
 
 def _comma_hint(field: str) -> str | None:
-    return f"write {field.replace(',', '.')}" if _NUMBER.fullmatch(field.replace(",", ".")) else None
+    return f"write {field.replace(',', '.')}" if "," in field and _NUMBER.fullmatch(field.replace(",", ".")) else None
 
 
 def _share_hint(value: float) -> str | None:
     return f"{value:g} percent is {value / 100:g}" if 1 < value <= 100 else None
 
 
-_seconds = _number(lambda value: 0 < value <= _MAX_SECONDS, "a number of seconds above 0")
-_part_seconds = _number(lambda value: 0 <= value <= _MAX_SECONDS, "a number of seconds from 0 up")
+_seconds = _number(lambda value: _MIN_SECONDS <= value <= _MAX_SECONDS, "a number of seconds from 1e-9 to 1e9")
+_part_seconds = _number(
+    lambda value: value == 0 or _MIN_SECONDS <= value <= _MAX_SECONDS, "0 or a number of seconds from 1e-9 to 1e9"
+)
 _fraction = _number(lambda value: 0 < value <= 1, "above 0 and at most 1", _share_hint)
 
 COLUMNS: Mapping[str, Column] = MappingProxyType(
@@ -126,7 +130,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
             Column("steps_per_epoch", _whole(1)),
             Column("compute_seconds", _part_seconds, of_run=False),
             Column("communication_seconds", _part_seconds, of_run=False),
-            Column("loss", _number(lambda _value: True, "a number"), of_run=False),
+            Column("loss", _number(lambda value: abs(value) <= _MAX_LOSS, "a number from -1e30 to 1e30"), of_run=False),
             Column("accuracy", _number(lambda value: 0 <= value <= 1, "0 to 1", _share_hint), of_run=False),
         )
     }

@@ -8,9 +8,11 @@ from typing import NamedTuple
 from service.measured_rows.columns import COLUMNS, PARTS, TIMES, Value
 from service.measured_rows.errors import Problems, RowsInvalid
 from service.measured_rows.table import Row
+from service.spec.types import MAX_INTEGER
 
 MAX_RUNS = 10_000  # as many as a planned study may have trials
 MAX_WORKERS_OF_ALL = 200_000  # over all runs: each may get a row
+MAX_IMAGES_PER_EPOCH = 10**13  # so that the images of a run's epochs together are a whole number of 64 bits
 _LONGER = 1.1  # a part that is longer than the whole by this factor is an error of units, not of rounding
 _SEVERAL = re.compile(r"([0-9]{1,6}) ?x (.+)")  # "3 x RTX 3070"
 _MAX_DEVICE = 200
@@ -169,7 +171,18 @@ def _complete_batch(line: int, constants: dict[str, Value], problems: Problems) 
                 f"{derived} = {whole} / ({key} x world_size) must be a whole number",
             )
         constants[derived] = total // share
+    _bound_batch(line, constants, problems)
     return assumed
+
+
+def _bound_batch(line: int, constants: Mapping[str, Value], problems: Problems) -> None:
+    batch = int(constants["train_batch_size"])
+    steps = int(constants.get("steps_per_epoch", 1))
+    if batch > MAX_INTEGER:
+        problems.add(line, "train_batch_size", f"would be {batch}", f"at most {MAX_INTEGER}")
+    elif steps * batch > MAX_IMAGES_PER_EPOCH:
+        what = f"{steps} x train_batch_size {batch} are {steps * batch} images in an epoch"
+        problems.add(line, "steps_per_epoch", what, f"at most {MAX_IMAGES_PER_EPOCH}")
 
 
 def _check_times(row: Row, steps: int | None, problems: Problems) -> None:

@@ -11,6 +11,7 @@ from service.measured_rows.errors import Problems, RowsInvalid
 from service.spelling import closest
 
 MAX_ROWS = 50_000
+MAX_COLUMNS = 500  # known ones are a few; each other one is looked up, to say what may be meant
 _IGNORED = ""  # what a column is renamed to that is passed over
 
 
@@ -135,6 +136,8 @@ def _row(line: int, columns: Sequence[str], fields: Sequence[str], problems: Pro
 
 def _columns(line: int, names: Sequence[str], renames: Mapping[str, str]) -> list[str]:
     """Our name of each column, empty for one that is passed over. Raises RowsInvalid."""
+    if len(names) > MAX_COLUMNS:
+        raise RowsInvalid(f"The header has {len(names):,} fields: at most {MAX_COLUMNS}, and rows below it")
     problems = Problems()
     columns: list[str] = []
     for name in names:
@@ -142,7 +145,8 @@ def _columns(line: int, names: Sequence[str], renames: Mapping[str, str]) -> lis
         if ours != _IGNORED and ours not in COLUMNS:
             problems.add(line, name, "unknown column", _column_hint(name, len(names)))
         elif ours != _IGNORED and ours in columns:
-            problems.add(line, name, f"the column {ours} is there twice", f"pass one over: map {name}=")
+            hint = f"pass one over: map {name}=" if names.count(name) == 1 else "give one of the two another name"
+            problems.add(line, name, f"the column {ours} is there twice", hint)
         columns.append(ours)
     for theirs in renames.keys() - set(names):
         near = closest(theirs, names)

@@ -57,7 +57,7 @@ class RowParts:
     reason: str | None
     parameters_json: str
     outcome_json: str | None
-    runs: Sequence[float] = ()  # mean step seconds of each run of the point, where the study has repeats
+    between_runs_json: str = "null"  # of the point, where the study has repeats
 
 
 def row_text(row: RowParts) -> str:
@@ -66,14 +66,15 @@ def row_text(row: RowParts) -> str:
     outcome = row.outcome_json or unmeasured_yet(row.state)
     return (
         f'{{"trial":{row.number},"repeat":{row.repeat},"attempt":{row.attempt},"state":"{row.state}","reason":{reason},'
-        f'"parameters":{row.parameters_json},{outcome},"between_runs":{_between_runs_text(row)}}}'
+        f'"parameters":{row.parameters_json},{outcome},"between_runs":{row.between_runs_json}}}'
     )
 
 
-def _between_runs_text(row: RowParts) -> str:
-    if len(row.runs) < 2:
+def between_runs_text(step_seconds_means: Sequence[float], parameters_json: str) -> str:
+    """What the runs of one point say together. The same for each of its rows: make it once, they may be thousands."""
+    if len(step_seconds_means) < 2:
         return "null"
-    together = between_runs(row.runs, json.loads(row.parameters_json)["train_batch_size"])
+    together = between_runs(step_seconds_means, json.loads(parameters_json)["train_batch_size"])
     return "null" if together is None else together.model_dump_json()
 
 

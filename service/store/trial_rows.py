@@ -149,13 +149,19 @@ def results_page(
     found = session.execute(_page_of(columns, study_id, state, limit, cursor)).all()
     more = len(found) > limit
     found = found[:limit]
-    runs = _runs_of(session, study_id, {row.point_hash for row in found}) if has_repeats else {}
-    rows = [result_text.RowParts(*row[:-1], runs=runs.get(row.point_hash, ())) for row in found]
+    points = {row.point_hash: row.parameters_json for row in found} if has_repeats else {}
+    together = {
+        point: result_text.between_runs_text(seconds, points[point])
+        for point, seconds in _runs_of(session, study_id, points.keys()).items()
+    }
+    rows = [result_text.RowParts(*row[:-1], together.get(row.point_hash, "null")) for row in found]
     return rows, cursors.trial_cursor(rows[-1].number) if more else None
 
 
 def _runs_of(session: Session, study_id: str, points: Collection[str]) -> dict[str, list[float]]:
     """The mean step seconds of each run that has a result, by the hash of its point."""
+    if not points:
+        return {}
     query = select(Trial.point_hash, Trial.step_seconds_mean).where(
         Trial.study_id == study_id, Trial.point_hash.in_(points)
     )

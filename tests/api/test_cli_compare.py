@@ -102,5 +102,15 @@ def test_a_tolerance_that_is_none_is_exit_code_2_and_one_line(server: Served, vi
     assert err.count("\n") == 1
 
 
+def test_without_a_point_in_common_nothing_is_called_good(server: Served, vitscale: Run) -> None:
+    with server.client() as client:
+        other = client.import_study("run,world_size,train_batch_size,step_seconds\na,3,6,1\n", "elsewhere").id
+    code, out, err = vitscale(study(server, 0.1), other)
+    assert code == 2
+    assert "no measured point in common" in err
+    assert "Nothing was compared" in out
+    assert "No regression" not in out
+
+
 def test_an_unknown_study_is_exit_code_2(server: Served, vitscale: Run) -> None:
     assert vitscale(study(server, 0.1), "aaaaaaaaaaaa")[0] == 2

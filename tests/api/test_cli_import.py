@@ -63,7 +63,7 @@ class TestImport:
         code, out, err = vitscale("import", rows, "--name", "a")
         assert (code, out) == (2, "")
         assert err.splitlines() == [
-            f"vitscale: {rows}#/line/2/epoch_seconds: must be a number of seconds above 0, not 'soon'",
+            f"vitscale: {rows}#/line/2/epoch_seconds: must be a number of seconds from 1e-9 to 1e9, not 'soon'",
             f"vitscale: {rows}#/line/3/world_size: must be 1 to 100000, not 0",
         ]
 
@@ -79,6 +79,8 @@ class TestImport:
             (["nowhere.csv", "--name", "a"], "nowhere.csv: there is no such file"),
             (["--reference", "nature"], "there is paper"),
             (["rows.csv", "--reference", "paper"], "leave rows.csv out"),
+            (["--reference", "paper", "--name", "a", "--mode", "weak"], "leave --name, --mode out"),
+            (["rows.csv", "--name", "a", "--tag", "b", "--tag", ""], "--tag/1: "),
         ],
     )
     @pytest.mark.usefixtures("rows")
@@ -93,6 +95,7 @@ class TestImport:
         assert len(first[1].splitlines()) == 5
         assert vitscale("import", "--reference", "paper") == first
         assert len(vitscale("list", "--tag", "reference")[1].splitlines()) == 1 + 5
+        assert "ZeRO 0. epoch_seconds" in vitscale("show", first[1].split()[1])[1]  # a line break of its description
 
 
 class TestExtend:

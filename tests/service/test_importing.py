@@ -2,17 +2,18 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Any
 
 import pytest
 
+from service.analysis.repeats import BetweenRuns, between_runs
 from service.errors import BadRequest, IdempotencyKeyReused, SpecInvalid, WrongState
 from service.importing import RowsToImport
 from service.measured_rows import RowsInvalid
 from service.states import StudyState
-from service.store import Database
+from service.store import Database, result_text
 from service.store.attempts import oldest_queued
 from service.studies import Studies
 from service.views import StudyView
@@ -104,6 +105,35 @@ class TestShown:
         studies.delete(view.id)
         assert studies.list()[0] == []
 
+    def test_repeats_are_put_together_once_for_all_rows_of_their_point(
+        self, studies: Studies, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        head = "run,world_size,train_batch_size,step_seconds"
+        made = studies.import_rows(
+            rows("\n".join([head, *(f"{run},1,4,0.5" for run in range(20)), "x,2,8,1", "y,2,8,1"]))
+        )
+        counted: list[int] = []
+
+        def counting(seconds: Sequence[float], train_batch_size: int) -> BetweenRuns | None:
+            counted.append(len(seconds))
+            return between_runs(seconds, train_batch_size)
+
+        monkeypatch.setattr(result_text, "between_runs", counting)
+        shown = [row.between_runs for row in studies.results(made[0].id).results]
+        assert [together.runs for together in shown if together is not None] == [20] * 20 + [2] * 2
+        assert sorted(counted) == [2, 20]
+
+    def test_the_largest_numbers_that_are_taken_can_be_shown_in_every_form(self, studies: Studies) -> None:
+        head = "run,world_size,train_batch_size,steps_per_epoch,epoch,rank,epoch_seconds,compute_seconds,loss"
+        large = [
+            f"{run},2,2147483647,4656,{epoch},{rank},1e9,0,1e30" for run in "ab" for epoch in (1, 2) for rank in (0, 1)
+        ]
+        small = [f"{run},1,2147483647,4656,{epoch},,1e-9,,-1e30" for run in "cd" for epoch in (1, 2)]
+        made = studies.import_rows(rows("\n".join([head, *large, *small])))[0]
+        assert studies.results_parquet(made.id)
+        assert len(studies.results_csv(made.id).splitlines()) == 1 + 4
+        assert not studies.compare(made.id, made.id, tolerance=0.05).is_regression
+
 
 class TestNotRun:
     @pytest.mark.parametrize(
@@ -132,11 +162,21 @@ class TestRefused:
             studies.import_rows(rows(ROWS + "d,1,8,10,T4,1,1,,soon,,\n"))
         assert studies.list()[0] == []
 
-    @pytest.mark.parametrize(("field", "value"), [("name", ""), ("name", " a"), ("tags", ["a", "a"])])
-    def test_a_name_or_a_tag_that_is_none_is_refused(self, studies: Studies, field: str, value: Any) -> None:
+    @pytest.mark.parametrize(
+        ("field", "value", "pointer"),
+        [
+            ("name", "", "/query/name"),
+            ("name", " a", "/query/name"),
+            ("tags", ["a", "a"], "/query/tag"),
+            ("tags", ["a", ""], "/query/tag/1"),
+        ],
+    )
+    def test_a_name_or_a_tag_that_is_none_is_refused(
+        self, studies: Studies, field: str, value: Any, pointer: str
+    ) -> None:
         with pytest.raises(SpecInvalid) as caught:
             studies.import_rows(rows(**{field: value}))
-        assert caught.value.errors[0].pointer.startswith(f"/query/{field}")
+        assert caught.value.errors[0].pointer == pointer
 
     def test_a_key_stands_for_one_import(self, studies: Studies) -> None:
         first, is_new = studies.import_rows(rows(), "k")

@@ -145,6 +145,17 @@ class TestBatch:
         assert where == "/line/2/train_batch_size"
         assert "no multiple" in what
 
+    def test_what_no_whole_number_can_hold_is_refused(self) -> None:
+        header = f"run,world_size,{BATCH},gradient_accumulation_steps,steps_per_epoch,epoch_seconds"
+        found = wrong(table(header, "a,2,2000000000,2000000000,1,5", "b,1,1000000000,2,1000000,5", "c,1,8,1,1000,5"))
+        assert [item[:2] for item in found] == [
+            ("/line/2/train_batch_size", "would be 8000000000000000000"),
+            (
+                "/line/3/steps_per_epoch",
+                "1000000 x train_batch_size 2000000000 are 2000000000000000 images in an epoch",
+            ),
+        ]
+
     def test_one_is_needed(self) -> None:
         assert wrong(table("run,world_size,epoch_seconds", "a,2,5"))[0][0] == f"/line/2/{BATCH}"
 
@@ -226,12 +237,22 @@ class TestText:
             ("run;world_size;epoch_seconds\na;1;5", "unknown column"),
             ("world_size,epoch_seconds\n1,5", "the column is missing"),
             ("run,run,world_size\na,b,1", "there twice"),
+            (",".join(f"c{number}" for number in range(501)), "has 501 fields: at most 500"),
         ],
     )
     def test_what_is_no_such_table_is_refused(self, text: str, told: str) -> None:
         with pytest.raises(RowsInvalid) as caught:
             read(text)
         assert told in caught.value.detail + "".join(item.detail for item in caught.value.errors)
+
+    @pytest.mark.parametrize(
+        ("header", "hint"), [("run,run", "give one of the two another name"), ("run,name", "map name=")]
+    )
+    def test_a_column_that_is_there_twice_is_told_with_a_way_out_that_works(self, header: str, hint: str) -> None:
+        renames = ["name=run"] if "name" in header else []
+        found = wrong(table(f"{header},world_size,{BATCH},epoch_seconds", "a,b,1,8,5"), renames=renames)
+        assert [item[1] for item in found] == ["the column run is there twice"]
+        assert hint in str(found[0][2])
 
     def test_another_separator_is_recognised(self) -> None:
         assert wrong("run;world_size;epoch_seconds\na;1;5")[0][2] == 'fields are separated by ","'
@@ -245,9 +266,11 @@ class TestFields:
     @pytest.mark.parametrize(
         ("column", "field", "told", "hinted"),
         [
-            ("epoch_seconds", "fast", "must be a number of seconds above 0, not 'fast'", ""),
-            ("epoch_seconds", "0", "above 0, not 0", ""),
-            ("epoch_seconds", "-3", "above 0, not -3", ""),
+            ("epoch_seconds", "fast", "must be a number of seconds from 1e-9 to 1e9, not 'fast'", ""),
+            ("epoch_seconds", "0", "from 1e-9 to 1e9, not 0", ""),
+            ("epoch_seconds", "-3", "from 1e-9 to 1e9, not -3", ""),
+            ("epoch_seconds", "1e-308", "from 1e-9 to 1e9, not 1e-308", ""),
+            ("loss", "1e308", "from -1e30 to 1e30", ""),
             ("epoch_seconds", "nan", "not 'nan'", "leave the field empty"),
             ("epoch_seconds", "inf", "not 'inf'", "leave the field empty"),
             ("epoch_seconds", "1e999", "not '1e999'", ""),
@@ -276,7 +299,8 @@ class TestFields:
         assert told in what
         assert hinted in (hint or "")
 
-    def test_a_decimal_comma_is_recognised(self) -> None:
+    def test_a_decimal_comma_is_recognised_and_nothing_else_for_one(self) -> None:
+        assert wrong(table(f"run,world_size,{BATCH},epoch_seconds", "a,1,8,1e400"))[0][2] is None
         rows = table(f"run,world_size,{BATCH},epoch_seconds", 'a,1,8,"50,5"')
         assert wrong(rows)[0][2] == "write 50.5"
 
