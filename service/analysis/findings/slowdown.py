@@ -135,6 +135,8 @@ def _cause(step: _Step) -> tuple[str, dict[str, Any]]:
         "exchange_seconds": [None if before is None else before.exchange, after.exchange],
         "exchange_growth_seconds": grown.exchange,
     }
+    if grown.compute is not None and max(grown.compute, grown.exchange) <= 0:
+        return "of the parts that were logged none grew: what did is in neither", {"cause": "unknown", **seconds}
     if grown.compute is not None and grown.compute >= grown.exchange:
         return _slow_worker(step, after, grown.compute, seconds)
     if after.all_workers or after.exchange_is_apart:

@@ -71,13 +71,15 @@ def straggler(subject: Subject) -> Iterator[Finding]:
 
 def _slow_ranks(run: Observation) -> Iterator[_Slow]:
     compute = rank_compute(run)
-    step = step_seconds(run) or max(compute.values())
+    exchange = {one.rank: one.communication_seconds for one in run.ranks if one.communication_seconds is not None}
+    step = step_seconds(run) or max(seconds + exchange.get(rank, 0.0) for rank, seconds in compute.items())
+    if step <= 0:
+        return
     usual = median_low(compute.values())
     for rank in run.ranks:
         own = compute[rank.rank]
         if own > usual * (1 + SLOWER_SHARE) and own - usual >= HELD_UP_SHARE * step:
             yield _Slow(run, rank, "compute", own, usual, step)
-    exchange = {one.rank: one.communication_seconds for one in run.ranks if one.communication_seconds is not None}
     if len(exchange) != run.world_size:
         return
     usual_exchange = median_low(exchange.values())

@@ -175,6 +175,19 @@ class TestStraggler:
     def test_one_worker_is_silent(self) -> None:
         assert not found(FindingCode.STRAGGLER, [observed(1, 1.0)])
 
+    def test_without_a_steps_time_the_parts_make_the_step(self) -> None:
+        """Imported epochs without their steps: rank 1 exchanges for 0.4 s of at most 0.8 s; where all parts are 0,
+        there is nothing to tell."""
+        times = {"step_seconds": None, "images_per_second": None}
+        slow = observed(1, 1.0, world_size=3, ranks=ranks([0.4] * 3, [0.1, 0.4, 0.1]), **times)
+        finding = only(FindingCode.STRAGGLER, [slow])
+        assert finding.evidence["kind"] == "link"
+        assert finding.evidence["held_up_share"] == pytest.approx(0.3 / 0.8)
+        no_compute = observed(1, 1.0, world_size=3, ranks=ranks([0.0] * 3, [0.1, 0.4, 0.1]), **times)
+        assert only(FindingCode.STRAGGLER, [no_compute]).evidence["held_up_share"] == pytest.approx(0.3 / 0.4)
+        nothing = observed(1, 1.0, world_size=3, ranks=ranks([0.0] * 3, [0.0] * 3), **times)
+        assert not found(FindingCode.STRAGGLER, [nothing])
+
     def test_waiting_for_nobody_known_is_told_as_that(self) -> None:
         run = observed(1, 1.0, world_size=2, straggler_wait_seconds=estimate(0.2))
         assert only(FindingCode.STRAGGLER, [run]).evidence["kind"] == "unknown"
@@ -272,6 +285,14 @@ class TestSlowdown:
         finding = only(FindingCode.SLOWDOWN, [one, two])
         assert finding.evidence["likelier"] == "worker"
         assert finding.evidence["expected_worker_images_per_second"] == pytest.approx(64 * 5.5 / 19.5)
+
+    @pytest.mark.parametrize("compute", [0.0, 0.5])
+    def test_where_no_logged_part_grew_none_is_blamed(self, compute: float) -> None:
+        one = observed(1, 1.0, world_size=2, ranks=ranks([compute] * 2, [0.1] * 2))
+        two = observed(2, 4.0, world_size=4, ranks=ranks([compute] * 4, [0.1] * 4))
+        finding = only(FindingCode.SLOWDOWN, [one, two])
+        assert finding.evidence["cause"] == "unknown"
+        assert "none grew" in finding.message
 
 
 class TestTrust:
