@@ -26,6 +26,7 @@ class MeasurementConfig(BaseModel):
     max_steps: int = Field(default=400, ge=1)
     max_seconds: float = Field(default=300.0, gt=0)
     relative_ci: float = Field(default=0.02, gt=0, lt=1)
+    communication: bool = False  # take a step apart after the timed windows, and measure the links
 
 
 class TrialConfig(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainers.memory import ModelStates
+from trainers.parts.rows import CommunicationSource, LinkRow, RankParts, StepParts
 from trainers.telemetry.rows import Telemetry
 
 
@@ -39,10 +40,26 @@ class Metrics(_Strict):
     epoch_seconds_source: Literal["measured", "derived"] | None
     epoch_seconds_without_first: float | None = None  # mean over measured epochs but the first; null below two epochs
     images_seen: int
+    # The step taken apart (`measurement.communication`): the four add up to the step of that pass (`parts.step`).
     compute_seconds: float | None = None
+    compute_seconds_ci95_low: float | None = None
+    compute_seconds_ci95_high: float | None = None
     data_wait_seconds: float | None = None
+    data_wait_seconds_ci95_low: float | None = None
+    data_wait_seconds_ci95_high: float | None = None
     straggler_wait_seconds: float | None = None
-    communication_seconds: float | None = None
+    straggler_wait_seconds_ci95_low: float | None = None
+    straggler_wait_seconds_ci95_high: float | None = None
+    straggler_persistent_seconds: float | None = None  # of it: the slowest is always the same rank
+    straggler_jitter_seconds: float | None = None  # of it: now this rank, now that
+    communication_seconds: float | None = None  # exposed
+    communication_seconds_ci95_low: float | None = None
+    communication_seconds_ci95_high: float | None = None
+    communication_share: float | None = None  # of the step
+    communication_share_ci95_low: float | None = None
+    communication_share_ci95_high: float | None = None
+    communication_source: CommunicationSource | None = None
+    communication_wire_bytes: float | None = None  # sent by one worker in one step, counted
     peak_memory_bytes: int
     model_state_bytes: int | None = None  # parameters, gradients, optimizer state: read back, of the worst-off worker
     estimated_model_state_bytes: int | None = None  # ... by formula (`trainers.memory`)
@@ -79,7 +96,9 @@ class RankRow(_Strict):
     step_seconds_mean: float | None = None
     compute_seconds: float | None = None
     data_wait_seconds: float | None = None
+    straggler_wait_seconds: float | None = None
     communication_seconds: float | None = None  # waiting for others included, where the source cannot tell
+    parts: RankParts | None = None  # the same with their intervals
 
 
 class EpochRow(_Strict):
@@ -121,6 +140,8 @@ class TrialResult(_Strict):
     hardware: Hardware
     ranks: list[RankRow]
     telemetry: Telemetry | None = None  # the machine's, while it was measured
+    parts: StepParts | None = None  # where a step's time goes, if asked for
+    links: list[LinkRow] = Field(default_factory=list)  # what the links between the workers carry, if asked for
     epochs: list[EpochRow] = Field(default_factory=list)
     loss_history: list[float] = Field(default_factory=list)  # mean over ranks, per optimizer step, as run (bounded)
     deepspeed_config: dict[str, Any]  # read back from the engine
