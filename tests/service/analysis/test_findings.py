@@ -8,7 +8,7 @@ import pytest
 
 from service.analysis.analyse import analyse
 from service.analysis.finding import Finding, FindingCode
-from service.analysis.findings.parts import halving_factor
+from service.analysis.findings.communication import halving_factor
 from service.analysis.observation import EpochObservation, Observation
 from service.analysis.series import ScalingAsked
 from service.states import Reason
