@@ -11,12 +11,14 @@ from alembic import command
 from alembic.config import Config
 from pyarrow import parquet
 
-from service.store import Database
+from service.analysis.answer import AnalysisOptions
+from service.analysis.finding import FindingCode
+from service.store import Database, observed_rows
 from service.store.database import MIGRATIONS
 from service.store.null_reasons import null_notes
 from service.studies import Studies
 from service.views import RowMetrics
-from tests.service.factories import Job, begin, create, feed, trial_result
+from tests.service.factories import Job, begin, create, feed, spec, trial_result
 from tests.service.parts_samples import link_row, part_metrics, step_parts, taken_apart_result
 from trainers.result import Metrics, Quality, TrialResult
 
@@ -30,7 +32,8 @@ def study_id(database: Database, studies: Studies) -> str:
 
 
 def stored(database: Database, studies: Studies, result: TrialResult) -> str:
-    view = create(studies, micro_batches=(4,), measurement=ON)
+    axes = {**spec(micro_batches=(4,))["parameters"], "world_size": {"value": 2}}
+    view = create(studies, measurement=ON, parameters=axes)
     plan = begin(database, view.id)
     feed(database, plan, [Job(plan).succeeded(1, result=result)])
     return view.id
@@ -133,3 +136,21 @@ class TestMigration:
         assert notes_on("communication_share", row.quality.notes)[0].endswith("the version that measured this")
         trial = studies.trial(study_id, 1)
         assert (trial.attempts[0].parts, trial.attempts[0].links, trial.ranks[0].parts) == (None, [], None)
+
+
+def test_the_analysis_rests_on_the_parts_and_links_of_the_attempt_that_stands(
+    studies: Studies, study_id: str, database: Database
+) -> None:
+    found = {finding.code: finding for finding in studies.analysis(study_id, AnalysisOptions()).findings}
+    bound = found[FindingCode.COMMUNICATION_BOUND]
+    assert (bound.evidence["share"], bound.evidence["share_low"]) == (0.40, pytest.approx(0.37))
+    assert "each worker sends 22 MB a step, and the link between the nodes n1 and n2 carries 12.5 MB/s" in bound.message
+    slow = found[FindingCode.STRAGGLER]
+    assert (slow.evidence["rank"], slow.evidence["node"]) == (1, "n2")
+    assert slow.evidence["persistent_share_low"] == pytest.approx(0.05)
+    with database.reading() as session:
+        (ranks,) = observed_rows.rank_observations(session, study_id).values()
+    assert [(rank.compute_low_seconds, rank.straggler_wait_seconds) for rank in ranks] == [
+        (pytest.approx(0.043), 0.014),
+        (pytest.approx(0.055), 0.002),
+    ]

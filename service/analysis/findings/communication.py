@@ -1,7 +1,7 @@
 """How much of a step the exchange of gradients takes, what goes over which link in it, and what would halve it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from service.analysis.finding import Finding, FindingCode
@@ -90,14 +90,7 @@ def _carried(run: Observation) -> tuple[str, dict[str, Any]]:
     evidence: dict[str, Any] = {"communication_wire_bytes": sent, "link": None}
     if network is not None:
         nodes, beta = network
-        where = {1: f"within node {nodes[0]}", 2: f"the link between the nodes {' and '.join(nodes)}"}.get(
-            len(nodes), f"the network between {len(nodes)} nodes"
-        )
-        words.append(
-            f"{where} carries {rate_text(beta.value)}"
-            if len(nodes) > 1
-            else f"{where} an exchange goes at {rate_text(beta.value)}"
-        )
+        words.append(f"{_place(nodes)} {rate_text(beta.value)}")
         evidence["link"] = {
             "nodes": list(nodes),
             "beta_bytes_per_second": beta.value,
@@ -105,7 +98,15 @@ def _carried(run: Observation) -> tuple[str, dict[str, Any]]:
             "beta_high_bytes_per_second": beta.high,
             "wire_seconds": None if sent is None else sent / beta.value,
         }
-    return "".join(f"; {one}" for one in [", and ".join(words)] if one), evidence
+    return f"; {', and '.join(words)}" if words else "", evidence
+
+
+def _place(nodes: Sequence[str]) -> str:
+    if len(nodes) == 1:
+        return f"within node {nodes[0]} an exchange goes at"
+    if len(nodes) == 2:
+        return f"the link between the nodes {' and '.join(nodes)} carries"
+    return f"the network between {len(nodes)} nodes carries"
 
 
 def halving_factor(share: float) -> float:

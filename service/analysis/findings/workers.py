@@ -181,8 +181,8 @@ def _lost(slow: _Slow) -> str:
     if not _is_taken_apart(slow.run) or persistent is None or jitter is None:
         return share
     return (
-        f"{share} (all workers waiting {persistent.value / slow.step:.1%} for the same one in every step, and "
-        f"{jitter.value / slow.step:.1%} now for one and now for another)"
+        f"{share} (the mean worker waits {persistent.value / slow.step:.1%} of it for the same one every time, and "
+        f"{jitter.value / slow.step:.1%} for now this one, now that)"
     )
 
 
