@@ -159,7 +159,8 @@ def _alpha(timed: Sequence[_Timed], line: _Line) -> tuple[Measured, bool]:
     mean_wire = math.fsum(w * one.wire for w, one in zip(weights, timed, strict=True)) / total
     own = _relative_half_width(beside, len(timed) - 1, timed) / math.sqrt(total)
     half_width = math.hypot(own, line.slope_half_width * mean_wire)
-    held = Measured(value=max(0.0, mean), ci95_low=max(0.0, mean - half_width), ci95_high=max(0.0, mean + half_width))
+    # Where it is held at 0 it may still be above it by its error.
+    held = Measured(value=max(0.0, mean), ci95_low=max(0.0, mean - half_width), ci95_high=max(0.0, mean) + half_width)
     return held, mean < 0
 
 

@@ -127,6 +127,8 @@ def test_what_is_left_below_zero_is_shown_as_zero_and_said() -> None:
     fit = fit_link(times(lambda wire: wire / BETA * (0.5 if wire < 1e5 else 1)), 2)
     alpha, _ = told(fit)
     assert (alpha.value, alpha.ci95_low) == (0, 0)
+    assert alpha.ci95_high is not None
+    assert alpha.ci95_high > 0
     assert fit.note is not None
     assert "held at 0" in fit.note
 
