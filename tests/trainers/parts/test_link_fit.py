@@ -22,7 +22,7 @@ def line(wire: float) -> float:
 
 def times(
     seconds_of: Callable[[float], float], *, workers: int = 2, repeats: int = 7, noise: float = 0.0, seed: int = 0
-):
+) -> list[SizeTimes]:
     scatter = random.Random(seed)
     return [
         SizeTimes(
