@@ -261,15 +261,16 @@ def _requested_batch_keys(study: StudyView) -> list[str]:
 
 def _step(row: ResultRow) -> str:
     metrics = row.metrics
-    if metrics.step_seconds_mean is None:
-        return _NONE
-    mean = number(metrics.step_seconds_mean * 1e3)
-    low, high = metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high
-    if low is None or high is None:
-        return mean
-    # An interval need not be symmetric: the farther end, so that it holds on both sides.
-    margin = max(high - metrics.step_seconds_mean, metrics.step_seconds_mean - low)
-    return f"{mean} ±{_margin(margin * 1e3)}"
+    ends = metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high
+    return with_interval(metrics.step_seconds_mean, *ends, times=1e3)
+
+
+def with_interval(value: float | None, low: float | None, high: float | None, *, times: float) -> str:
+    """ "100.0 ±1.0": `value` in a unit so many `times` smaller, with the farther end of its interval, so that it holds
+    on both sides."""
+    if value is None or low is None or high is None:
+        return number(None if value is None else value * times)
+    return f"{number(value * times)} ±{_margin(max(high - value, value - low) * times)}"
 
 
 def _margin(value: float) -> str:
