@@ -1,6 +1,7 @@
 """The DeepSpeed engine of a trial: built, stepped, read back, taken down."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from trainers import compiled_ops
 from trainers.config import SGD_MOMENTUM, TrialConfig
 from trainers.data.feed import Batch
 from trainers.deepspeed_config import deepspeed_config
-from trainers.held_states import held_model_states
+from trainers.held_states import held_model_states, loss_scaler
 from trainers.memory import ModelStates
 from trainers.world import LaunchError, World
 
@@ -37,6 +38,8 @@ def import_deepspeed(device: torch.device) -> Any:
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed
 
+    # Of what DeepSpeed calls, over a hundred times in a step at stage 3: no news to whoever trains.
+    warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)
     _offer_compiled_op(deepspeed, is_used=device.type == "cpu" and compiled_ops.is_needed())
     return deepspeed
 
@@ -174,7 +177,7 @@ class TrialEngine:
         compiled.
         """
         optimizer = self.engine.basic_optimizer
-        scaler = _loss_scaler(self.engine.optimizer)
+        scaler = loss_scaler(self.engine.optimizer)
         scale_before = None if scaler is None else dict(vars(scaler))
         rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
@@ -229,15 +232,6 @@ class TrialEngine:
     def close(self) -> None:
         """Have DeepSpeed take its hooks and buffers down."""
         self.engine.destroy()
-
-
-def _loss_scaler(optimizer: Any) -> Any | None:
-    """What holds the loss scale of DeepSpeed's optimizer (fp16), under the names it goes by."""
-    for name in ("loss_scaler", "loss_scale_config"):
-        holder = getattr(optimizer, name, None)
-        if holder is not None:
-            return holder
-    return None
 
 
 def _check_precision(config: TrialConfig, device: torch.device) -> None:

@@ -137,6 +137,16 @@ class World:
         dist.gather_object(value, values, dst=0)
         return values
 
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every rank's (picklable) value in rank order, on every rank."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def all_agree(self, holds: bool) -> bool:
+        """Whether it holds on every rank; the same answer on all."""
+        return int(self.sums(torch.tensor([int(holds)])).item()) == self.size
+
     def leave(self) -> None:
         """Leave the process group if this trial made it; a launcher's own group is the launcher's to end."""
         if self._owns_group and dist.is_initialized():
