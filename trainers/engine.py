@@ -74,6 +74,14 @@ def build_optimizer(config: TrialConfig, parameters: Iterable[nn.Parameter], dev
     return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=SGD_MOMENTUM, weight_decay=config.weight_decay)
 
 
+def place_in_deepspeed(world: World) -> tuple[int, int, int]:
+    """Tell DeepSpeed of the process group, once; (rank, world size, local rank) as it sees them then."""
+    from deepspeed import comm
+
+    comm.init_distributed(dist_backend=world.backend, auto_mpi_discovery=False, verbose=False)
+    return comm.get_rank(), comm.get_world_size(), comm.get_local_rank()
+
+
 class TrialEngine:
     """One engine and the steps it takes. Results of steps stay on the device until they are asked for."""
 
@@ -81,7 +89,7 @@ class TrialEngine:
         """Hand the model to DeepSpeed, in a process group that stands already.
 
         Raises:
-            LaunchError: DeepSpeed sees another world or other batch sizes than the trial.
+            LaunchError: DeepSpeed uses other batch sizes or another device than the trial.
             UnsupportedPrecision: the device lacks what the precision needs.
             CompilerMissing: the trial is to be compiled and there is no C++ compiler.
         """
@@ -89,15 +97,8 @@ class TrialEngine:
             raise CompilerMissing(missing)
         deepspeed = import_deepspeed(world.device)
         _check_precision(config, world.device)
-        from deepspeed import comm
-
         # Before the configuration is read: without a process group DeepSpeed would take the world size to be 1.
-        comm.init_distributed(dist_backend=world.backend, auto_mpi_discovery=False, verbose=False)
-        seen = (comm.get_rank(), comm.get_world_size())
-        if seen != (world.rank, world.size):
-            raise LaunchError(
-                f"DeepSpeed sees rank {seen[0]} of {seen[1]}, the launcher says rank {world.rank} of {world.size}"
-            )
+        place_in_deepspeed(world)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.engine, *_ = deepspeed.initialize(
             model=model,

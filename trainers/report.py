@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import Any
 
@@ -27,10 +26,10 @@ from trainers.parts.rows import LinkRow, Measured, StepParts
 from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
 from trainers.telemetry.readings import RankReadings
 from trainers.telemetry.verdict import judge
+from trainers.versions import installed_versions
 from trainers.world import LaunchError, World
 
 _LAST_STEPS_FOR_LOSS = 10
-_PACKAGES = ("torch", "deepspeed", "timm", "numpy", "ray")
 
 
 @dataclass(frozen=True)
@@ -273,12 +272,7 @@ def _tail_mean(history: Sequence[float]) -> float | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "vitscale_platform": f"{sys.platform} {platform.machine()}"}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    versions = {**installed_versions(), "vitscale_platform": f"{sys.platform} {platform.machine()}"}
     if torch.version.cuda is not None and torch.cuda.is_available():
         versions["cuda"] = torch.version.cuda
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from trainers.model import build_model, flops_per_image, import_timm
 from trainers.parts.blocks import TakenApart, take_apart
 from trainers.parts.links import budget_seconds, measure_links
 from trainers.parts.rows import LinkRow
+from trainers.preflight import preflight
 from trainers.report import Observations, OverheadSeconds, RankReport, build_result
 from trainers.result import EpochRow, TrialResult
 from trainers.telemetry.recorder import Recorder
@@ -59,7 +60,8 @@ def run_trial(config: TrialConfig, progress: Progress | None = None) -> TrialRes
         The result on rank 0, None on the others.
 
     Raises:
-        LaunchError: started wrongly, or launcher, torch and DeepSpeed disagree about the world.
+        LaunchError: started wrongly.
+        WorkersDidNotMeet, WorkersDisagree: the workers cannot work together (`trainers.preflight`).
         ValueError: the configuration does not fit the worker (DataError, SharingError, UnknownModel, OverridesInvalid,
             UnsupportedPrecision, CompilerMissing).
         torch.OutOfMemoryError: as it was raised.
@@ -73,6 +75,7 @@ def run_trial(config: TrialConfig, progress: Progress | None = None) -> TrialRes
     import_timm()
     device = TrainingDevice(torch_device)  # after the imports: memory counts from here
     with _joined(World.join(launch, torch_device, config.world_size)) as world:
+        preflight(world, device)
         trial = _Trial(config, world, device, progress if world.rank == 0 else None, entered)
         try:
             result = trial.run()

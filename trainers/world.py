@@ -18,7 +18,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 class LaunchError(RuntimeError):
-    """The process was not started the way a trial needs it, or its launcher, torch and DeepSpeed disagree."""
+    """The process was not started the way a trial needs it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class World:
         The device must be set before (NCCL would build its communicators on device 0 else).
 
         Raises:
-            LaunchError: launcher, configuration and torch disagree about world size or rank; tells all numbers.
+            LaunchError: launcher and configuration disagree about the world size, or the group is of another backend.
+                What else the workers may disagree about, `trainers.preflight` finds.
         """
         if launch.world_size != expected_size:
             raise LaunchError(
@@ -100,11 +101,6 @@ class World:
                 world_size=launch.world_size,
                 timeout=COLLECTIVE_TIMEOUT,
                 device_id=device if device.type == "cuda" else None,
-            )
-        if (dist.get_rank(), dist.get_world_size()) != (launch.rank, launch.world_size):
-            raise LaunchError(
-                f"torch sees rank {dist.get_rank()} of {dist.get_world_size()}, "
-                f"the launcher says rank {launch.rank} of {launch.world_size}"
             )
         if backend not in str(dist.get_backend()):
             raise LaunchError(f"the process group uses {dist.get_backend()}, training on {device.type} needs {backend}")
