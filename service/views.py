@@ -106,7 +106,7 @@ class TrialsPage(_View):
 
 
 class Overhead(_View):
-    """Seconds of a trial: waiting for workers, building up, compiling, warming up, measuring, taking apart, first to last."""
+    """Seconds of a trial: waiting for workers, building, compiling, warming up, measuring, taking apart, all of it."""
 
     queue_seconds: float | None = None
     startup_seconds: float | None = None
