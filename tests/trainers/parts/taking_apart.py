@@ -1,6 +1,7 @@
 """Trains with and without taking a step apart in between, and writes down the losses and the parts. For torchrun.
 
-`python -m tests.trainers.parts.taking_apart trials.json`: a list of TrialConfig of one world size. Rank 0 writes
+`python -m tests.trainers.parts.taking_apart trials.json [--memory-is-short]`: a list of TrialConfig of one world size,
+and whether the host is to have no memory for a copy of the state. Rank 0 writes
 [{"losses": [..], "undisturbed": [..], "parts": StepParts, "ranks": [RankParts]}] to apart.json beside it.
 """
 
@@ -20,6 +21,7 @@ from trainers.data.source import open_data
 from trainers.device import TrainingDevice
 from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, import_deepspeed
 from trainers.model import build_model
+from trainers.parts import blocks
 from trainers.parts.blocks import TakenApart, take_apart
 from trainers.world import World, launch_environment
 
@@ -72,6 +74,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     distributed.init_process_group("gloo")
     trials, rows = Path(sys.argv[1]), []
+    if "--memory-is-short" in sys.argv:
+        blocks.fits_in_host_memory = lambda *_: False
     for given in json.loads(trials.read_text(encoding="utf-8")):
         config = TrialConfig.model_validate(given)
         undisturbed, _ = train(config, apart=False)

@@ -26,14 +26,14 @@ OF_TWO, OF_ONE = range(len(POINTS)), 0
 
 
 @cache
-def taken_apart(world_size: int) -> list[dict[str, Any]]:
-    points = POINTS if world_size == 2 else POINTS[:1]
+def taken_apart(world_size: int, *options: str) -> list[dict[str, Any]]:
+    points = POINTS if world_size == 2 and not options else POINTS[:1]
     measurement = {"max_seconds": 1.0}  # four pairs of blocks, the least there are
     trials = [small_trial(world_size, dataset="digits", measurement=measurement, **point) for point in points]
     with TemporaryDirectory() as folder:
         given = Path(folder) / "trials.json"
         given.write_text(json.dumps([trial.model_dump() for trial in trials]), encoding="utf-8")
-        run_under_torchrun(world_size, "tests.trainers.parts.taking_apart", str(given))
+        run_under_torchrun(world_size, "tests.trainers.parts.taking_apart", str(given), *options)
         rows: list[dict[str, Any]] = json.loads((Path(folder) / "apart.json").read_text("utf-8"))
     return rows
 
@@ -101,3 +101,14 @@ def test_what_an_engine_does_around_the_exchange_is_not_called_communication_wit
     assert parts.data_wait is not None
     assert parts.compute.value + parts.data_wait.value == pytest.approx(parts.step.value, rel=0.05)
     assert parts.wire_bytes == 0
+
+
+def test_where_the_state_does_not_fit_beside_the_training_the_profiler_tells() -> None:
+    parts = StepParts.model_validate(taken_apart(2, "--memory-is-short")[0]["parts"])
+    assert parts.source == "profiler"
+    assert parts.communication is not None
+    assert parts.profiled_communication is not None
+    assert 0 < parts.communication.value < parts.step.value
+    assert parts.data_wait is not None
+    whole = parts.compute.value + parts.data_wait.value + parts.straggler_wait.value + parts.communication.value
+    assert whole == pytest.approx(parts.step.value)
