@@ -2,16 +2,29 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from service.analysis.observation import EpochObservation, Estimate, Observation, RankObservation
+from service.analysis.observation import EpochObservation, Estimate, LinkObservation, Observation, RankObservation
 from service.analysis.scaling import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH
 from service.analysis.series import ScalingAsked
 from service.views import ResultRow, RowMetrics
 from trainers.measure.statistics import sample_variance, student_t_95
+from trainers.parts.rows import LinkRow, Measured, StepParts
 
 _MIN_EPOCHS: Final = 3  # for an interval from epochs; of two it would be as wide as it is worthless
+
+
+@dataclass(frozen=True)
+class TakenApart:
+    """What a trial that took its step apart tells beside its row."""
+
+    parts: StepParts | None = None
+    links: Sequence[LinkRow] = ()
+
+
+_WHOLE: Final = TakenApart()
 
 
 def scaling_asked(spec: Mapping[str, Any]) -> ScalingAsked:
@@ -31,17 +44,21 @@ def observations(
     rows: Iterable[ResultRow],
     ranks: Mapping[int, Sequence[RankObservation]],
     epochs: Mapping[int, Sequence[EpochObservation]],
+    taken_apart: Mapping[int, TakenApart] | None = None,
 ) -> list[Observation]:
-    """One for each row that names its world size; `ranks` and `epochs` by trial number."""
+    """One for each row that names its world size; `ranks`, `epochs` and `taken_apart` by trial number."""
+    parts = taken_apart or {}
     return [
-        _observation(row, ranks.get(row.trial, ()), epochs.get(row.trial, ()))
+        _observation(row, ranks.get(row.trial, ()), epochs.get(row.trial, ()), parts.get(row.trial, _WHOLE))
         for row in rows
         if row.parameters.get("world_size") is not None
     ]
 
 
-def _observation(row: ResultRow, ranks: Sequence[RankObservation], epochs: Sequence[EpochObservation]) -> Observation:
-    metrics = row.metrics
+def _observation(
+    row: ResultRow, ranks: Sequence[RankObservation], epochs: Sequence[EpochObservation], apart: TakenApart
+) -> Observation:
+    metrics, parts = row.metrics, apart.parts
     step, epoch = _step_seconds(metrics), _epoch_seconds(metrics, epochs)
     rate = _alone(metrics.images_per_second)
     if rate is not None:
@@ -61,10 +78,10 @@ def _observation(row: ResultRow, ranks: Sequence[RankObservation], epochs: Seque
         step_seconds=step,
         epoch_seconds=epoch,
         interval_kind="within_run" if has_interval else None,
-        compute_seconds=_alone(metrics.compute_seconds),
-        data_wait_seconds=_alone(metrics.data_wait_seconds),
-        straggler_wait_seconds=_alone(metrics.straggler_wait_seconds),
-        communication_seconds=_alone(metrics.communication_seconds),
+        compute_seconds=_part(metrics, "compute_seconds"),
+        data_wait_seconds=_part(metrics, "data_wait_seconds"),
+        straggler_wait_seconds=_part(metrics, "straggler_wait_seconds"),
+        communication_seconds=_part(metrics, "communication_seconds"),
         peak_memory_bytes=metrics.peak_memory_bytes,
         mfu=metrics.mfu,
         eval_accuracy=metrics.eval_accuracy,
@@ -73,7 +90,37 @@ def _observation(row: ResultRow, ranks: Sequence[RankObservation], epochs: Seque
         quality_flags=tuple(row.quality.flags),
         ranks=tuple(ranks),
         epochs=tuple(epochs),
+        parts_step_seconds=_of_parts(parts, "step"),
+        straggler_persistent_seconds=_of_parts(parts, "straggler_persistent")
+        or _alone(metrics.straggler_persistent_seconds),
+        straggler_jitter_seconds=_of_parts(parts, "straggler_jitter") or _alone(metrics.straggler_jitter_seconds),
+        communication_share=_part(metrics, "communication_share"),
+        communication_source=metrics.communication_source,
+        communication_wire_bytes=metrics.communication_wire_bytes,
+        decode_seconds=_of_parts(parts, "decode"),
+        copy_to_device_seconds=_of_parts(parts, "copy_to_device"),
+        links=tuple(
+            LinkObservation(
+                link.kind, tuple(link.nodes), _estimate(link.alpha_seconds), _estimate(link.beta_bytes_per_second)
+            )
+            for link in apart.links
+        ),
     )
+
+
+def _part(metrics: RowMetrics, key: str) -> Estimate | None:
+    """A part of the step; an imported one has no interval."""
+    value = getattr(metrics, key)
+    ends = (getattr(metrics, f"{key}_ci95_low"), getattr(metrics, f"{key}_ci95_high"))
+    return None if value is None else Estimate(value, *ends)
+
+
+def _of_parts(parts: StepParts | None, name: str) -> Estimate | None:
+    return None if parts is None else _estimate(getattr(parts, name))
+
+
+def _estimate(measured: Measured | None) -> Estimate | None:
+    return None if measured is None else Estimate(measured.value, measured.ci95_low, measured.ci95_high)
 
 
 def _step_seconds(metrics: RowMetrics) -> Estimate | None:

@@ -188,8 +188,9 @@ class Studies:
             rows = [ResultRow.model_validate_json(row_text(part)) for part in parts]
             ranks = observed_rows.rank_observations(session, row.id)
             epochs = observed_rows.epoch_observations(session, row.id)
+            taken_apart = observed_rows.taken_apart(session, row.id)
             status, spec = StudyState(row.status), row.spec
-        found = analyse(observations(rows, ranks, epochs), scaling_asked(spec), options)
+        found = analyse(observations(rows, ranks, epochs, taken_apart), scaling_asked(spec), options)
         return StudyAnalysis(study_id=study_id, status=status, **dict(found))
 
     def trial_logs(self, study_id: str, number: int) -> LogLines:

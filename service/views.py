@@ -12,6 +12,7 @@ from service.analysis.repeats import BetweenRuns
 from service.events import ErrorCause
 from service.states import Reason, StudyState, TrialState
 from trainers.memory import ModelStates
+from trainers.parts.rows import LinkRow, RankParts, StepParts
 from trainers.telemetry.rows import Telemetry
 
 
@@ -138,9 +139,24 @@ class RowMetrics(_View):
     epoch_seconds_without_first: float | None = None
     images_seen: int | None = None
     compute_seconds: float | None = None
+    compute_seconds_ci95_low: float | None = None
+    compute_seconds_ci95_high: float | None = None
     data_wait_seconds: float | None = None
+    data_wait_seconds_ci95_low: float | None = None
+    data_wait_seconds_ci95_high: float | None = None
     straggler_wait_seconds: float | None = None
+    straggler_wait_seconds_ci95_low: float | None = None
+    straggler_wait_seconds_ci95_high: float | None = None
+    straggler_persistent_seconds: float | None = None
+    straggler_jitter_seconds: float | None = None
     communication_seconds: float | None = None
+    communication_seconds_ci95_low: float | None = None
+    communication_seconds_ci95_high: float | None = None
+    communication_share: float | None = None
+    communication_share_ci95_low: float | None = None
+    communication_share_ci95_high: float | None = None
+    communication_source: str | None = None
+    communication_wire_bytes: float | None = None
     peak_memory_bytes: int | None = None
     model_state_bytes: int | None = None
     estimated_model_state_bytes: int | None = None
@@ -164,7 +180,7 @@ class RowQuality(_View):
 class AttemptView(_View):
     """One run of a trial. `study_attempt` is the Ray job it ran in.
 
-    `metrics`, `quality` and `telemetry` are its own result; an earlier attempt has one if it was contended.
+    What follows `loss_history` is its own result; an earlier attempt has one if it was contended.
     """
 
     attempt: int
@@ -181,6 +197,8 @@ class AttemptView(_View):
     metrics: RowMetrics | None = None
     quality: RowQuality | None = None
     telemetry: Telemetry | None = None  # the machine's, while it was measured
+    parts: StepParts | None = None  # where a step's time goes, if asked for
+    links: list[LinkRow] = Field(default_factory=list)  # what the links between the workers carry, if asked for
 
 
 class RankView(_View):
@@ -203,7 +221,9 @@ class RankView(_View):
     epoch_seconds: float | None
     compute_seconds: float | None
     data_wait_seconds: float | None
+    straggler_wait_seconds: float | None
     communication_seconds: float | None
+    parts: RankParts | None  # the same with their intervals
 
 
 class EpochView(_View):

@@ -57,6 +57,11 @@ class CudaStopwatch:
         return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
+def stopwatch_of(device: torch.device) -> Stopwatch:
+    """A new stopwatch for what happens on `device`."""
+    return CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+
+
 class TrainingDevice:
     """This rank's device and what is to be known of it."""
 
@@ -76,7 +81,7 @@ class TrainingDevice:
         self._rss_sampled = self._rss_baseline
 
     def stopwatch(self) -> Stopwatch:
-        return CudaStopwatch() if self.is_cuda else HostStopwatch()
+        return stopwatch_of(self.device)
 
     def sample_memory(self) -> None:
         """Note the memory in use now: all there is on a CPU whose peak cannot be reset (some sandboxes)."""

@@ -25,11 +25,11 @@ from pydantic import BaseModel, ConfigDict
 from trainers.config import SGD_MOMENTUM, TrialConfig
 from trainers.deepspeed_config import deepspeed_config
 
-_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+BYTES_PER_ELEMENT: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _MASTER_BYTES: Final = 4
 # DeepSpeed's own defaults (runtime/zero/config.py).
-_REDUCE_BUCKET_SIZE: Final = 500_000_000
-_PERSISTENCE_THRESHOLD: Final = 100_000
+REDUCE_BUCKET_SIZE: Final = 500_000_000
+PERSISTENCE_THRESHOLD: Final = 100_000
 
 TensorSizes: TypeAlias = Sequence[tuple[int, int]]
 """A model's tensors as (elements, how many tensors of that size)."""
@@ -87,20 +87,20 @@ class _Settings:
         self.accumulates = trial.gradient_accumulation_steps > 1
         self.moments = 2 if trial.optimizer == "adamw" else int(SGD_MOMENTUM != 0)
         self.keeps_low_precision_gradients = not config.get("bf16", {}).get("immediate_grad_update", False)
-        self.bucket_elements = int(zero.get("reduce_bucket_size", _REDUCE_BUCKET_SIZE))
+        self.bucket_elements = int(zero.get("reduce_bucket_size", REDUCE_BUCKET_SIZE))
         self.has_flat_buckets = bool(zero.get("contiguous_gradients", True))
         self.num_buckets = 2 if zero.get("overlap_comm", False) else 1
-        self.persistence_threshold = int(zero.get("stage3_param_persistence_threshold", _PERSISTENCE_THRESHOLD))
+        self.persistence_threshold = int(zero.get("stage3_param_persistence_threshold", PERSISTENCE_THRESHOLD))
         self.offloads_optimizer = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         self.offloads_parameters = zero.get("offload_param", {}).get("device", "none") != "none"
 
     @property
     def model_bytes(self) -> int:
-        return _BYTES[self.model_type]
+        return BYTES_PER_ELEMENT[self.model_type]
 
     @property
     def gradient_bytes(self) -> int:
-        return _BYTES[self.gradient_type]
+        return BYTES_PER_ELEMENT[self.gradient_type]
 
     def replicated(self, elements: int) -> ModelStates:
         """Stage 0: everything on every worker."""
@@ -139,7 +139,7 @@ class _Settings:
         kept_whole = 0
         if self.world_size > 1:
             kept_whole = sum(size * count for size, count in tensors if size <= self.persistence_threshold)
-        bucket_bytes = self.bucket_elements * _BYTES[self.communication_type] if self.has_flat_buckets else 0
+        bucket_bytes = self.bucket_elements * BYTES_PER_ELEMENT[self.communication_type] if self.has_flat_buckets else 0
         return self._shared_out(
             self.model_bytes * (part + kept_whole),
             self.gradient_bytes * part,

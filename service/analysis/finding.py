@@ -16,6 +16,7 @@ class FindingCode(StrEnum):
     COMMUNICATION_BOUND = "COMMUNICATION_BOUND"
     DATA_BOUND = "DATA_BOUND"
     STRAGGLER = "STRAGGLER"
+    SLOW_LINK = "SLOW_LINK"  # of a node, or between two
     SLOWDOWN = "SLOWDOWN"  # more workers train slower
     MEMORY_FRONTIER = "MEMORY_FRONTIER"
     MIXED_HARDWARE = "MIXED_HARDWARE"

@@ -32,6 +32,19 @@ class RankObservation:
     data_wait_seconds: float | None = None
     communication_seconds: float | None = None  # waiting included, where the source cannot tell
     peak_memory_bytes: int | None = None
+    straggler_wait_seconds: float | None = None
+    compute_low_seconds: float | None = None  # the 95 % interval of its compute
+    compute_high_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class LinkObservation:
+    """What all-reduces among some ranks say: each takes alpha + the bytes that one rank sends / beta."""
+
+    kind: Literal["all", "pair"]  # all ranks, or one rank of each of two nodes
+    nodes: Sequence[str]  # of each of these ranks
+    alpha_seconds: Estimate | None = None
+    beta_bytes_per_second: Estimate | None = None  # the bus bandwidth
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,16 @@ class Observation:
     quality_flags: Sequence[str] = ()
     ranks: Sequence[RankObservation] = field(default=())
     epochs: Sequence[EpochObservation] = field(default=())
+    # Of trials that took their step apart.
+    parts_step_seconds: Estimate | None = None  # of that pass: what the parts add up to, and are shares of
+    straggler_persistent_seconds: Estimate | None = None  # the slowest is always the same rank
+    straggler_jitter_seconds: Estimate | None = None  # ... or a different one from step to step
+    communication_share: Estimate | None = None  # exposed
+    communication_source: str | None = None
+    communication_wire_bytes: float | None = None  # sent by one worker in one step
+    decode_seconds: Estimate | None = None  # in the loader's processes, beside the training
+    copy_to_device_seconds: Estimate | None = None  # within data_wait_seconds
+    links: Sequence[LinkObservation] = ()
 
     @property
     def world_size(self) -> int:

@@ -152,7 +152,7 @@ def _baseline(spec: StudySpec, world_sizes: set[int]) -> list[Refusal]:
 def _trials(spec: StudySpec, points: list[_Point], placements: dict[str, Placement]) -> list[PlannedPoint]:
     measurement = MeasurementConfig(
         **spec.measurement.model_dump(
-            include={"min_warmup_steps", "min_steps", "max_steps", "max_seconds", "relative_ci"}
+            include={"min_warmup_steps", "min_steps", "max_steps", "max_seconds", "relative_ci", "communication"}
         )
     )
     prepared = [

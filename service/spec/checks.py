@@ -116,14 +116,6 @@ def _bounds(spec: StudySpec) -> Iterator[ErrorItem]:
 def not_available(spec: StudySpec) -> list[ErrorItem]:
     """What is asked for, right in itself, and not done by this version: refused, never ignored."""
     items: list[ErrorItem] = []
-    if spec.measurement.communication:
-        items.append(
-            ErrorItem(
-                "/measurement/communication",
-                "measuring the parts of a step apart is not available in this version",
-                "set it to false",
-            )
-        )
     if spec.execution.isolation == "node":
         items.append(
             ErrorItem(

@@ -245,7 +245,11 @@ class SpecMeasurement(SpecModel):
         description="random: a shuffle of all trials, repeats included, that `workload.seed` fixes. "
         "given: as the product counts.",
     )
-    communication: bool = Field(default=False, description="Measure the parts of a step apart.")
+    communication: bool = Field(
+        default=False,
+        description="Take a step apart after the timed windows (compute, data, waiting, communication), and measure "
+        "what the links between the workers carry.",
+    )
 
 
 class SpecExecution(SpecModel):

@@ -1,7 +1,9 @@
-"""What the ranks and epochs of a whole study measured, in one query each. Of a trial's attempts the last with a result
-counts."""
+"""What a whole study's trials measured: their ranks, epochs and parts, in one query each.
 
-from collections.abc import Iterable, Mapping
+Of a trial's attempts the last with a result counts.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -9,18 +11,25 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from service.analysis.observation import EpochObservation, RankObservation
+from service.analysis_input import TakenApart
 from service.states import TrialState
 from service.store.tables import Attempt, AttemptEpoch, AttemptRank, Base, Trial
+from trainers.parts.rows import LinkRow, StepParts
 
 _RENAMED: Final[Mapping[str, str]] = {"step_seconds_mean": "step_seconds"}
 
 
 def rank_observations(session: Session, study_id: str) -> dict[int, list[RankObservation]]:
     """By trial number, in the order of the ranks."""
-    return {
-        trial: [RankObservation(**row) for row in rows]
-        for trial, rows in _by_trial(session, study_id, AttemptRank, RankObservation, "rank").items()
-    }
+    found = _by_trial(session, study_id, AttemptRank, RankObservation, "rank", also=("parts",))
+    return {trial: [_rank(**row) for row in rows] for trial, rows in found.items()}
+
+
+def _rank(*, parts: Mapping[str, Any] | None, **known: Any) -> RankObservation:
+    compute = (parts or {}).get("compute") or {}
+    return RankObservation(
+        **known, compute_low_seconds=compute.get("ci95_low"), compute_high_seconds=compute.get("ci95_high")
+    )
 
 
 def epoch_observations(session: Session, study_id: str) -> dict[int, list[EpochObservation]]:
@@ -31,11 +40,31 @@ def epoch_observations(session: Session, study_id: str) -> dict[int, list[EpochO
     }
 
 
+def taken_apart(session: Session, study_id: str) -> dict[int, TakenApart]:
+    """By trial number: those that took their step apart."""
+    parts, links = Attempt.result["parts"], Attempt.result["links"]
+    query = (
+        select(Trial.number, Attempt.number, parts, links)
+        .join(Attempt, Attempt.trial_id == Trial.id)
+        .where(Trial.study_id == study_id, Trial.state == TrialState.SUCCEEDED, Attempt.state == TrialState.SUCCEEDED)
+        .order_by(Trial.number, Attempt.number)
+    )
+    found = _of_last_attempts(session.execute(query), ["parts", "links"])
+    return {
+        trial: TakenApart(
+            parts=None if row["parts"] is None else StepParts.model_validate(row["parts"]),
+            links=[LinkRow.model_validate(link) for link in row["links"] or ()],
+        )
+        for trial, (row,) in found.items()
+        if row["parts"] or row["links"]
+    }
+
+
 def _by_trial(
-    session: Session, study_id: str, table: type[Base], observation: type[Any], order: str
+    session: Session, study_id: str, table: type[Base], observation: type[Any], order: str, also: Collection[str] = ()
 ) -> dict[int, list[dict[str, Any]]]:
-    """The columns that the observation has a field for, as its keywords."""
-    known = {field.name for field in fields(observation)}
+    """The columns that the observation has a field for, and some more, as keywords."""
+    known = {field.name for field in fields(observation)} | set(also)
     columns = [c for c in table.__table__.columns if _RENAMED.get(c.name, c.name) in known]
     names = [_RENAMED.get(column.name, column.name) for column in columns]
     query: Select[Any] = (

@@ -16,34 +16,9 @@ from service.analysis.repeats import between_runs
 from service.events import ErrorCause
 from service.ingest import clean_text
 from service.states import Reason, TrialState
+from service.store.null_reasons import null_notes
 from service.views import Overhead, RowHardware, RowMetrics, RowQuality
-from trainers.result import Metrics, TrialResult
-
-# Why a metric is null, where the trial itself does not say so in a note that names it.
-_NULL_REASONS: list[tuple[tuple[str, ...], str]] = [
-    (
-        ("compute_seconds", "data_wait_seconds", "straggler_wait_seconds", "communication_seconds"),
-        "the step was not taken apart (measurement.communication is off)",
-    ),
-    (("mfu",), "no dense peak is known for this device and precision"),
-    (("peak_flops_per_device", "peak_flops_source"), "no data sheet of this device and precision is on record"),
-    (("train_loss", "train_accuracy"), "no whole epochs were trained (workload.epochs)"),
-    (("eval_loss", "eval_accuracy"), "nothing was evaluated"),
-    (
-        (
-            "step_seconds_ci95_low",
-            "step_seconds_ci95_high",
-            "interval_kind",
-            "step_seconds_noise_half_width",
-            "step_seconds_wander_half_width",
-            "wander_source",
-            "correlation_steps",
-        ),
-        "too few steps for an interval",
-    ),
-    (("epoch_seconds", "epoch_seconds_source"), "the data set has no epoch"),
-    (("epoch_seconds_without_first",), "fewer than two whole epochs were trained"),
-]
+from trainers.result import TrialResult
 
 
 @dataclass(frozen=True)
@@ -109,14 +84,14 @@ def how_it_ended(state: TrialState, reason: Reason | None, error: ErrorCause | N
     return f"{why} ({error.type}: {message})"
 
 
-def measured(result: TrialResult, overhead: Overhead) -> str:
-    """The outcome of a trial with a result."""
+def measured(result: TrialResult, overhead: Overhead, *, is_taken_apart: bool) -> str:
+    """The outcome of a trial with a result. `is_taken_apart`: it was asked to take its step apart."""
     metrics = RowMetrics.model_validate(result.metrics.model_dump())
     notes = [clean_text(note) for note in result.quality.notes]
     quality = RowQuality(
         state=result.quality.state,
         flags=[clean_text(flag) for flag in result.quality.flags],
-        notes=notes + null_notes(result.metrics, notes),
+        notes=notes + null_notes(result.metrics, notes, workers=len(result.ranks), is_taken_apart=is_taken_apart),
     )
     hardware = RowHardware(
         devices=[clean_text(device) for device in result.hardware.devices],
@@ -128,12 +103,13 @@ def measured(result: TrialResult, overhead: Overhead) -> str:
     return _outcome(metrics, quality, overhead, hardware)
 
 
-def measured_before(kept: Mapping[str, Any], overhead: Overhead, note: str) -> str:
+def measured_before(kept: Mapping[str, Any], overhead: Overhead, note: str, *, is_taken_apart: bool) -> str:
     """The outcome of a trial with an earlier attempt's result, as it was kept (clean JSON). `note`: why that one."""
     metrics, quality = RowMetrics.model_validate(kept["metrics"]), RowQuality.model_validate(kept["quality"])
     notes = [clean_text(note), *quality.notes]
-    quality = quality.model_copy(update={"notes": notes + null_notes(metrics, notes)})
-    return _outcome(metrics, quality, overhead, RowHardware.model_validate(kept["hardware"]))
+    hardware = RowHardware.model_validate(kept["hardware"])
+    reasons = null_notes(metrics, notes, workers=len(hardware.devices), is_taken_apart=is_taken_apart)
+    return _outcome(metrics, quality.model_copy(update={"notes": notes + reasons}), overhead, hardware)
 
 
 def imported(metrics: RowMetrics, hardware: RowHardware, notes: Sequence[str]) -> tuple[str, RowQuality]:
@@ -143,20 +119,6 @@ def imported(metrics: RowMetrics, hardware: RowHardware, notes: Sequence[str]) -
     reasons = [f"{', '.join(unknown)}: not in the imported rows"] if unknown else []
     quality = RowQuality(state="unassessed", notes=[clean_text(note) for note in notes] + reasons)
     return _outcome(metrics, quality, Overhead(), hardware), quality
-
-
-def null_notes(metrics: Metrics | RowMetrics, notes: Sequence[str]) -> list[str]:
-    """A reason for every null metric that none of `notes` names."""
-    told = " ".join(notes).casefold()
-    missing = [key for key, value in metrics.model_dump().items() if value is None and key not in told]
-    reasons = []
-    for keys, reason in _NULL_REASONS:
-        if group := [key for key in keys if key in missing]:
-            reasons.append(f"{', '.join(group)}: {reason}")
-            missing = [key for key in missing if key not in group]
-    if missing:
-        reasons.append(f"{', '.join(missing)}: not reported")
-    return reasons
 
 
 def _outcome(metrics: RowMetrics, quality: RowQuality, overhead: Overhead, hardware: RowHardware) -> str:

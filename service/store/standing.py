@@ -14,10 +14,12 @@ from service.store.tables import Attempt, Trial
 from service.views import Overhead
 from trainers.result import TrialResult
 
+_KEPT = {"metrics", "quality", "hardware", "telemetry", "parts", "links"}
+
 
 def kept_result(result: TrialResult) -> dict[str, object]:
     """What of a result is kept with its attempt as JSON (ranks, epochs and the rest have places of their own)."""
-    shown = result.model_dump(mode="json", include={"metrics", "quality", "hardware", "telemetry"})
+    shown = result.model_dump(mode="json", include=_KEPT)
     cleaned: dict[str, object] = clean_json(shown)
     return cleaned
 
@@ -29,6 +31,12 @@ def standing_attempt(session: Session, trial: Trial) -> Attempt | None:
     return session.scalars(query.order_by(Attempt.number.desc()).limit(1)).one_or_none()
 
 
+def is_taken_apart(trial: Trial) -> bool:
+    """Whether the trial was asked to take its step apart (`measurement.communication`)."""
+    measurement = (trial.config or {}).get("measurement") or {}
+    return bool(measurement.get("communication"))
+
+
 def let_stand(trial: Trial, attempt: Attempt, why: str) -> None:
     """The trial has succeeded with this attempt's result. `why`: what became of the one that was to replace it."""
     overhead = Overhead(**{key: getattr(attempt, key) for key in Overhead.model_fields})
@@ -37,7 +45,9 @@ def let_stand(trial: Trial, attempt: Attempt, why: str) -> None:
     trial.reason = trial.error = None
     trial.interrupted = False
     trial.total_seconds = attempt.total_seconds
-    trial.outcome_json = result_text.measured_before(attempt.result or {}, overhead, note)
+    trial.outcome_json = result_text.measured_before(
+        attempt.result or {}, overhead, note, is_taken_apart=is_taken_apart(trial)
+    )
 
 
 def let_waiting_stand(session: Session, study_id: str) -> None:

@@ -174,7 +174,7 @@ class Attempt(Base):
     # The report, with ranks and epochs in tables of their own.
     result: Mapped[dict[str, Any] | None] = mapped_column(
         JSON(none_as_null=True)
-    )  # metrics, quality, hardware, telemetry
+    )  # metrics, quality, hardware, telemetry, parts, links
     deepspeed_config: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     versions: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
     loss_history: Mapped[list[float]] = mapped_column(JSON, default=list)
@@ -201,7 +201,9 @@ class AttemptRank(Base):
     epoch_seconds: Mapped[float | None] = mapped_column(Float)  # mean over its epochs; of imported runs only
     compute_seconds: Mapped[float | None] = mapped_column(Float)
     data_wait_seconds: Mapped[float | None] = mapped_column(Float)
+    straggler_wait_seconds: Mapped[float | None] = mapped_column(Float)
     communication_seconds: Mapped[float | None] = mapped_column(Float)
+    parts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # RankParts
 
 
 class AttemptEpoch(Base):

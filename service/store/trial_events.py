@@ -14,7 +14,7 @@ from service.events import ErrorCause, Event, StudyFinished, StudyStarted, Trial
 from service.ingest import clean_json, clean_text, outcome_of, utc
 from service.states import Reason, TrialState
 from service.store import result_text
-from service.store.standing import kept_result, let_stand, standing_attempt
+from service.store.standing import is_taken_apart, kept_result, let_stand, standing_attempt
 from service.store.study_rows import add_note
 from service.store.tables import Attempt, AttemptEpoch, AttemptRank, Study, Trial
 from service.views import Overhead
@@ -162,7 +162,7 @@ def _finish(session: Session, study: Study, trial: Trial, attempt: Attempt, even
     trial.total_seconds = overhead.total_seconds
     trial.step_seconds_mean = None if result is None else result.metrics.step_seconds_mean
     trial.outcome_json = (
-        result_text.measured(result, overhead)
+        result_text.measured(result, overhead, is_taken_apart=is_taken_apart(trial))
         if result is not None
         else result_text.unmeasured(result_text.failure_note(state, reason, error), overhead)
     )

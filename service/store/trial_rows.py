@@ -279,6 +279,8 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
         metrics=RowMetrics.model_validate(result["metrics"]) if "metrics" in result else None,
         quality=RowQuality.model_validate(result["quality"]) if "quality" in result else None,
         telemetry=result.get("telemetry"),
+        parts=result.get("parts"),
+        links=result.get("links") or [],
     )
 
 

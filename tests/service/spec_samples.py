@@ -69,7 +69,7 @@ COMPLETE: dict[str, Any] = {
         "relative_ci": 0.1,
         "repeats": 2,
         "order": "given",
-        "communication": False,
+        "communication": True,
     },
     "execution": {
         "isolation": "shared",

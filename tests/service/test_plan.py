@@ -102,6 +102,7 @@ class TestTrials:
                 "max_steps": 3,
                 "max_seconds": 4.5,
                 "relative_ci": 0.1,
+                "communication": True,
             },
         }
 

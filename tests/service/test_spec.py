@@ -396,7 +396,6 @@ class TestNotAvailable:
     @pytest.mark.parametrize(
         ("pointer", "value"),
         [
-            ("measurement/communication", True),
             ("execution/isolation", "node"),
             ("workload/dataset", "image_folder"),
             ("parameters/dataset", {"values": ["digits", "image_folder"]}),
@@ -410,5 +409,5 @@ class TestNotAvailable:
         assert [item.pointer for item in items] == [f"/{pointer}"]
 
     def test_what_is_wrong_comes_first(self) -> None:
-        data = changed(changed(MINIMAL, "measurement/communication", True), "workload/x", 1)
+        data = changed(changed(MINIMAL, "execution/isolation", "node"), "workload/x", 1)
         assert refused(data)[0] == SpecInvalid.code

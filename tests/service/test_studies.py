@@ -131,7 +131,7 @@ class TestCreate:
 
     def test_what_is_not_available_yet_is_refused_as_such(self, studies: Studies) -> None:
         with pytest.raises(NotAvailable):
-            studies.create(spec(measurement={"communication": True}))
+            studies.create(spec(execution={"isolation": "node"}))
 
     def test_a_spec_that_does_not_fit_is_refused(self, studies: Studies) -> None:
         with pytest.raises(SpecInvalid) as error:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainers.config import TrialConfig
-from trainers.data.feed import DeviceImages, EvaluationFeed, TrainingFeed, normalise, resize
+from trainers.data.feed import DeviceImages, EvaluationFeed, InputSeconds, TrainingFeed, normalise, resize
 from trainers.data.image_set import DataError, ImageSet
 from trainers.data.sampler import Sampler
 from trainers.data.sharing import share
@@ -70,6 +70,111 @@ def test_loader_and_device_serve_the_same_images_in_the_same_order_and_leave_no_
     finally:
         loader.close()
     assert multiprocessing.active_children() == []
+
+
+def taken(stream: TrainingFeed, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [stream.next() for _ in range(number)]
+
+
+def assert_goes_on_as_before(config: TrialConfig, data: ImageSet) -> None:
+    """Back to a place within an epoch, and again; then on over the epoch's end (5 micro batches)."""
+    stream = feed(config, data)
+    try:
+        assert stream.position == 0
+        whole = taken(stream, 9)
+        for back, number in ((3, 2), (3, 1), (0, 9)):
+            stream.rewind(back)
+            assert stream.position == back
+            for (images_now, labels_now), (images, labels) in zip(taken(stream, number), whole[back:], strict=False):
+                assert torch.equal(images_now, images)
+                assert torch.equal(labels_now, labels)
+        assert stream.position == 9
+    finally:
+        stream.close()
+
+
+def test_after_a_rewind_the_same_batches_follow_from_the_device() -> None:
+    assert_goes_on_as_before(trial(), images())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_after_a_rewind_the_same_batches_follow_from_the_loader_and_no_process_is_left(loader_workers: int) -> None:
+    assert_goes_on_as_before(trial(input_pipeline="loader", loader_workers=loader_workers), images())
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+def test_a_rewind_keeps_the_loaders_processes() -> None:
+    stream = feed(trial(input_pipeline="loader", loader_workers=2), images())
+    try:
+        taken(stream, 3)
+        before = {child.pid for child in multiprocessing.active_children()}
+        stream.rewind(1)
+        taken(stream, 3)
+        assert {child.pid for child in multiprocessing.active_children()} == before
+        assert len(before) == 2
+    finally:
+        stream.close()
+
+
+def test_a_loader_draws_nothing_from_the_generator_that_the_training_uses() -> None:
+    before = torch.get_rng_state()
+    stream = feed(trial(input_pipeline="loader", loader_workers=0), images())
+    taken(stream, 2)
+    stream.rewind(1)
+    taken(stream, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_stream_goes_back_and_not_forward() -> None:
+    stream = feed(trial(), images())
+    stream.next()
+    with pytest.raises(AssertionError, match="cannot rewind from 1 to 2"):
+        stream.rewind(2)
+
+
+def test_the_device_pipeline_has_no_input_times() -> None:
+    stream = feed(trial(), images())
+    stream.next()
+    assert stream.take_input_seconds() == InputSeconds(decode=None, copy=None)
+
+
+def decode_seconds(batch_size: int, loader_workers: int, data: ImageSet) -> list[float]:
+    """Of 20 micro batches, resized from 64 to 224 pixels."""
+    config = trial(
+        input_pipeline="loader",
+        loader_workers=loader_workers,
+        image_size=224,
+        train_micro_batch_size_per_gpu=batch_size,
+        train_batch_size=batch_size,
+    )
+    sharing = share(
+        "digits", len(data), scaling_mode="none", dataset_fraction=1, world_size=1, train_batch_size=batch_size
+    )
+    sampler = Sampler(sharing, len(data), 0, 1, batch_size, 1, 0)
+    stream = TrainingFeed(config, data, sampler, CPU, torch.float32)
+    try:
+        taken(stream, 20)
+        seconds = stream.take_input_seconds()
+        assert seconds.decode is not None
+        assert seconds.copy is not None
+        assert len(seconds.copy) == len(seconds.decode) == 20
+        assert all(copied > 0 for copied in seconds.copy)
+        assert stream.take_input_seconds() == InputSeconds(decode=[], copy=[])
+        return seconds.decode
+    finally:
+        stream.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader_workers", [0, 1])
+def test_decoding_is_timed_where_it_happens_and_takes_longer_for_a_larger_batch(loader_workers: int) -> None:
+    data = images(40, size=64, channels=3)
+    of_two, of_twenty = decode_seconds(2, loader_workers, data), decode_seconds(20, loader_workers, data)
+    assert min(of_two) > 0
+    # Ten times the work. The fastest of each: what else the machine does only adds.
+    assert min(of_twenty) > 3 * min(of_two)
 
 
 def test_a_batch_of_another_shape_is_an_error() -> None:

@@ -1,22 +1,17 @@
-"""What a real DeepSpeed engine holds on the CPU, against the formula. ViT-Ti at 32 pixels, world sizes 1 and 2."""
+"""What a real DeepSpeed engine holds and exchanges on the CPU, against the formulas. ViT-Ti, world sizes 1 and 2."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from itertools import pairwise, product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from tests.trainers.small_trials import small_trial, weigh_trials
 from trainers.config import TrialConfig
 from trainers.memory import ModelStates, model_states
+from trainers.parts.rows import Collective
+from trainers.parts.traffic import step_traffic
 
-REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 500
 POINTS = [
     {"zero_stage": stage, "precision": precision, "gradient_accumulation_steps": accumulation}
     for stage, precision, accumulation in product((0, 1, 2, 3), ("fp32", "bf16"), (1, 2))
@@ -42,40 +37,10 @@ _OPTIMIZERS = {
 }
 
 
-def trial(world_size: int, **changes: Any) -> TrialConfig:
-    values: dict[str, Any] = {
-        "model": "vit_tiny_patch16_224",
-        "image_size": 32,
-        "patch_size": 16,
-        "num_classes": 10,
-        "dataset": "synthetic",
-        "world_size": world_size,
-        # With one image the class token's gradient is a view of that of all tokens, which is then held too.
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 1,
-    } | changes
-    batch = 2 * world_size * values["gradient_accumulation_steps"]
-    return TrialConfig.model_validate(values | {"train_batch_size": batch})
-
-
 @cache
 def weighed(world_size: int) -> dict[tuple[int, int], dict[str, Any]]:
-    """What each rank holds at each point, by (point, rank); all in one set of processes."""
-    with TemporaryDirectory() as folder:
-        trials = Path(folder) / "trials.json"
-        trials.write_text(json.dumps([trial(world_size, **point).model_dump() for point in POINTS]), encoding="utf-8")
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
-        done = subprocess.run(
-            [*torchrun, "-m", "tests.trainers.weighing", str(trials)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            cwd=REPOSITORY,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        by_rank = [json.loads((Path(folder) / f"held-{rank}.json").read_text("utf-8")) for rank in range(world_size)]
+    """What each rank holds at each point, by (point, rank)."""
+    by_rank = weigh_trials([small_trial(world_size, **point) for point in POINTS])
     return {(number, rank): one for rank, held in enumerate(by_rank) for number, one in enumerate(held)}
 
 
@@ -83,7 +48,7 @@ def weighed(world_size: int) -> dict[tuple[int, int], dict[str, Any]]:
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("number", range(len(POINTS)), ids=[str(sorted(point.items())) for point in POINTS])
 def test_the_engine_holds_what_the_formula_says(world_size: int, number: int) -> None:
-    config = trial(world_size, **POINTS[number])
+    config = small_trial(world_size, **POINTS[number])
     for rank in range(world_size):
         told = weighed(world_size)[number, rank]
         sizes, held = told["sizes"], ModelStates.model_validate(told["held"])
@@ -125,3 +90,19 @@ def test_the_optimizers_are_those_whose_source_the_formula_follows() -> None:
         if point.get("optimizer") != "sgd" or stage:
             assert weighed(1)[number, 0]["optimizer"] == wanted
     assert weighed(1)[len(POINTS) - 2, 0]["optimizer"] == "BF16_Optimizer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(POINTS)), ids=[str(sorted(point.items())) for point in POINTS])
+def test_the_engine_exchanges_what_the_formula_says(number: int) -> None:
+    config = small_trial(2, **POINTS[number])
+    for rank in range(2):
+        told = weighed(2)[number, rank]
+        expected = step_traffic(config, [(size, 1) for size in told["sizes"]])
+        assert [Collective.model_validate(counted) for counted in told["traffic"]] == expected
+        assert told["uncounted"] == []
+
+
+@pytest.mark.slow
+def test_nothing_is_exchanged_at_world_size_1() -> None:
+    assert all(weighed(1)[number, 0]["traffic"] == [] for number in range(len(POINTS)))

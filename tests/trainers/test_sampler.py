@@ -55,6 +55,16 @@ def test_within_an_epoch_no_image_comes_twice_and_only_the_incomplete_batch_is_d
     assert len(epoch) == 96 == len(set(epoch.tolist()))
 
 
+@pytest.mark.parametrize("mode", ["strong", "weak"])
+@pytest.mark.parametrize("start", [0, 1, 11, 12, 30])
+def test_the_stream_from_a_place_on_is_the_whole_stream_without_what_comes_before(mode: str, start: int) -> None:
+    fraction = 0.5 if mode == "weak" else 1.0  # 12 micro steps an epoch in either mode
+    one = samplers(2, 4, 2 if mode == "strong" else 1, mode=mode, fraction=fraction)[1]
+    whole = list(islice(one.micro_batches(), start + 15))
+    from_there = list(islice(one.micro_batches(start), 15))
+    assert [part.tolist() for part in from_there] == [part.tolist() for part in whole[start:]]
+
+
 def test_every_micro_batch_is_full_also_across_epochs() -> None:
     for one in samplers(2, 8, num_images=100):
         assert {len(part) for part in islice(one.micro_batches(), 50)} == {8}

@@ -15,11 +15,12 @@ from torch import distributed
 from trainers.config import TrialConfig
 from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, import_deepspeed
 from trainers.model import build_model
+from trainers.parts.traffic_count import counted_traffic
 from trainers.world import World, launch_environment
 
 
 def weigh(config: TrialConfig) -> dict[str, object]:
-    """One optimizer step (which makes the optimizer's state), then one that is weighed."""
+    """One optimizer step (which makes the optimizer's state), one that is weighed, one whose exchange is counted."""
     cpu, launch = torch.device("cpu"), launch_environment()
     world = World.join(launch, cpu, config.world_size)
     model = build_model(config, cpu)
@@ -29,11 +30,17 @@ def weigh(config: TrialConfig) -> dict[str, object]:
     batch = torch.zeros(shape, dtype=TRAINING_TYPE[config.precision]), torch.zeros(shape[0], dtype=torch.int64)
     engine.train_step(lambda: batch)
     held = engine.weighing_step(lambda: batch)
+    engine.train_step(lambda: batch)  # at stage 3 the third micro step is the first of the usual kind
+    with counted_traffic() as traffic:
+        engine.train_step(lambda: batch)
     optimizer = type(engine.engine.optimizer).__name__
     engine.close()
     forget_process_groups()
     world.leave()
-    return {"sizes": sizes, "held": held.model_dump(), "optimizer": optimizer}
+    return {"sizes": sizes, "held": held.model_dump(), "optimizer": optimizer} | {
+        "traffic": [collective.model_dump() for collective in traffic.collectives()],
+        "uncounted": sorted(traffic.uncounted),
+    }
 
 
 def main() -> None:

@@ -33,15 +33,22 @@ class Sampler:
     accumulation: int
     seed: int
 
-    def micro_batches(self) -> Iterator[Indices]:
-        """Endless: int64 arrays of `micro_batch_size` indices, `accumulation` of them per optimizer step."""
-        epoch = 0
-        while True:
-            yield from self.epoch(epoch)
-            epoch += 1
+    def micro_batches(self, start: int = 0) -> Iterator[Indices]:
+        """Endless: int64 arrays of `micro_batch_size` indices, `accumulation` of them per optimizer step.
 
-    def epoch(self, epoch: int) -> Iterator[Indices]:
-        """The micro batches of one epoch (counted from 0)."""
+        `start` counts the micro batches left out at the beginning; leaving out many costs no more than a few.
+        """
+        epoch, micro_step = divmod(start, self._micro_steps_per_epoch)
+        while True:
+            yield from self.epoch(epoch, micro_step)
+            epoch, micro_step = epoch + 1, 0
+
+    @property
+    def _micro_steps_per_epoch(self) -> int:
+        return self.sharing.steps_per_epoch * self.accumulation
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Indices]:
+        """The micro batches of one epoch (counted from 0), from its `start`-th on."""
         if self.sharing.images_per_worker is None:
             order = self._pool(self.sharing.images_per_epoch)[self._permutation(self.sharing.images_per_epoch, epoch)]
             workers, position = self.world_size, self.rank
@@ -51,10 +58,9 @@ class Sampler:
             order = shard[self._permutation(size, epoch, self.rank)]
             workers, position = 1, 0
         size = self.micro_batch_size
-        micro_steps = self.sharing.steps_per_epoch * self.accumulation
-        for micro_step in range(micro_steps):
-            start = (micro_step * workers + position) * size
-            yield order[start : start + size]
+        for micro_step in range(start, self._micro_steps_per_epoch):
+            first = (micro_step * workers + position) * size
+            yield order[first : first + size]
 
     def _pool(self, size: int) -> Indices:
         """A fixed choice of `size` images by the seed: an evenly mixed part where the fraction is below 1.

@@ -13,8 +13,10 @@ from typing import Final
 from service.analysis.answer import Analysis
 from service.analysis.finding import Finding
 from service.analysis.findings.batch import memory_frontier, sweet_spot
+from service.analysis.findings.communication import communication_bound
 from service.analysis.findings.learning import accuracy_drop
-from service.analysis.findings.parts import communication_bound, data_bound
+from service.analysis.findings.links import slow_link
+from service.analysis.findings.loading import data_bound
 from service.analysis.findings.precision import precision
 from service.analysis.findings.scaling import baseline_suspect, near_ideal
 from service.analysis.findings.slowdown import slowdown
@@ -26,6 +28,7 @@ from service.analysis.observation import Observation
 _RULES: Final[tuple[Callable[[Subject], Iterable[Finding]], ...]] = (
     slowdown,
     straggler,
+    slow_link,
     communication_bound,
     data_bound,
     baseline_suspect,

@@ -88,6 +88,13 @@ def step_seconds(run: Observation) -> float | None:
     return _positive(fmean(known)) if known else None
 
 
+def step_of_parts(run: Observation) -> float | None:
+    """Of the pass that took the step apart, where there was one: its parts are shares of that step."""
+    if run.parts_step_seconds is not None:
+        return _positive(run.parts_step_seconds.value)
+    return step_seconds(run)
+
+
 @dataclass(frozen=True)
 class Exchange:
     """Seconds of a step that the exchange of gradients takes. `holds_waiting`: for slower workers, too, perhaps."""
@@ -101,7 +108,7 @@ def exchange_of(run: Observation) -> Exchange | None:
     """What is known of it: the trial's own part, or else the least of the ranks' (who waits least shows it best)."""
     part = run.communication_seconds
     if part is not None:
-        return Exchange(part.value, part.value if part.low is None else part.low, holds_waiting=False)
+        return Exchange(part.value, lower(part), holds_waiting=False)
     known = [rank.communication_seconds for rank in run.ranks if rank.communication_seconds is not None]
     return Exchange(min(known), min(known), holds_waiting=True) if known else None
 
@@ -109,6 +116,12 @@ def exchange_of(run: Observation) -> Exchange | None:
 def rank_compute(run: Observation) -> dict[int, float]:
     """Compute seconds of a step, by rank, of those that tell it."""
     return {rank.rank: rank.compute_seconds for rank in run.ranks if rank.compute_seconds is not None}
+
+
+def rank_local(run: Observation) -> dict[int, float]:
+    """Seconds of a step that a rank spends for itself, computing and waiting for data, of those that tell it."""
+    waits = {rank.rank: rank.data_wait_seconds or 0.0 for rank in run.ranks}
+    return {rank: seconds + waits[rank] for rank, seconds in rank_compute(run).items()}
 
 
 def knows_all_workers(run: Observation) -> bool:
@@ -140,6 +153,16 @@ def sure_efficiency(series: AnalysisSeries, point: AnalysisPoint) -> Sure | None
 def level(share: float) -> float:
     """A share to rank by: without the last digits, in which equal ones differ by rounding. The first of equals wins."""
     return round(share, 9)
+
+
+def lower(estimate: Estimate) -> float:
+    """The lower end of its interval, or the value where it has none."""
+    return estimate.value if estimate.low is None else estimate.low
+
+
+def upper(estimate: Estimate) -> float:
+    """The upper end of its interval, or the value where it has none."""
+    return estimate.value if estimate.high is None else estimate.high
 
 
 def half_width(estimate: Estimate | None) -> float | None:

@@ -44,9 +44,9 @@ class TestCreate:
         assert "train_micro_batch_size_per_gpu" in item["hint"]
 
     def test_a_key_that_is_not_honoured_yet_is_refused(self, client: TestClient, spec: dict[str, Any]) -> None:
-        spec["measurement"]["communication"] = True
+        spec["execution"] = {**spec.get("execution", {}), "isolation": "node"}
         problem = assert_problem(client.post("/studies", json=spec), 422, "NOT_AVAILABLE")
-        assert problem["errors"][0]["pointer"] == "/measurement/communication"
+        assert problem["errors"][0]["pointer"] == "/execution/isolation"
 
     def test_more_than_10000_trials_are_refused(self, client: TestClient, spec: dict[str, Any]) -> None:
         spec["parameters"]["train_micro_batch_size_per_gpu"] = {"values": list(range(1, 101))}

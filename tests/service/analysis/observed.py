@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from service.analysis.observation import Estimate, Observation, RankObservation
+from service.analysis.observation import Estimate, LinkObservation, Observation, RankObservation
 from service.states import TrialState
 
 MODEL = "vit_base_patch16_224"
@@ -80,4 +80,57 @@ def ranks(compute: Sequence[float | None], communication: Sequence[float | None]
             | {key: value[rank] for key, value in fields.items()}
         )
         for rank, (own, other) in enumerate(zip(compute, exchanged, strict=True))
+    )
+
+
+def taken_apart(
+    trial: int = 1,
+    *,
+    compute: Sequence[float] = (0.6, 0.6),
+    communication: float = 0.0,
+    jitter: float = 0.0,
+    data_wait: Sequence[float] = (),
+    certainty: float = 0.02,
+    **fields: Any,
+) -> Observation:
+    """A trial that took its step apart: what each rank computes, by the definitions of the parts.
+
+    Args:
+        compute: seconds of each rank; `data_wait` as many, or none for no waiting.
+        jitter: seconds of a step that are lost to a slowest rank that changes.
+        certainty: half of each interval, as a share of its value.
+    """
+    waits = [*data_wait] or [0.0] * len(compute)
+    local = [own + wait for own, wait in zip(compute, waits, strict=True)]
+    mean, slowest = sum(local) / len(local), max(local)
+    step = slowest + jitter + communication
+    sizes = len(compute)
+    usual: dict[str, Any] = {
+        "world_size": sizes,
+        "nodes": sizes,
+        "parts_step_seconds": estimate(step, certainty),
+        "compute_seconds": estimate(sum(compute) / sizes, certainty),
+        "data_wait_seconds": estimate(sum(waits) / sizes, certainty),
+        "straggler_wait_seconds": estimate(slowest - mean + jitter, certainty),
+        "straggler_persistent_seconds": estimate(slowest - mean, certainty),
+        "straggler_jitter_seconds": estimate(jitter, certainty),
+        "communication_seconds": estimate(communication, certainty),
+        "communication_share": estimate(communication / step, certainty),
+        "communication_source": "exchange_left_out",
+        "ranks": ranks(
+            compute,
+            [communication] * sizes,
+            data_wait_seconds=waits,
+            compute_low_seconds=[one * (1 - certainty) for one in compute],
+            compute_high_seconds=[one * (1 + certainty) for one in compute],
+        ),
+    }
+    return observed(trial, fields.pop("seconds", step), **{**usual, **fields})
+
+
+def pairs(certainty: float = 0.02, **betas: float) -> tuple[LinkObservation, ...]:
+    """Links in MB/s by two nodes each: `n0_n1=100.0`."""
+    return tuple(
+        LinkObservation("pair", tuple(nodes.split("_")), Estimate(1e-4), estimate(beta * 1e6, certainty))
+        for nodes, beta in betas.items()
     )

@@ -8,11 +8,11 @@ import pytest
 
 from service.analysis.analyse import analyse
 from service.analysis.finding import Finding, FindingCode
-from service.analysis.findings.parts import halving_factor
-from service.analysis.observation import EpochObservation, Observation
+from service.analysis.findings.communication import halving_factor
+from service.analysis.observation import EpochObservation, Estimate, LinkObservation, Observation
 from service.analysis.series import ScalingAsked
 from service.states import Reason
-from tests.service.analysis.observed import estimate, observed, ranks
+from tests.service.analysis.observed import estimate, observed, pairs, ranks, taken_apart
 
 STRONG = ScalingAsked(mode="strong")
 
@@ -111,6 +111,42 @@ class TestCommunicationBound:
         waits = observed(1, 1.0, world_size=2, ranks=ranks([0.4, 0.9], [0.6, 0.1]))
         assert not found(FindingCode.COMMUNICATION_BOUND, [waits])
 
+    def test_of_a_step_taken_apart_it_is_what_is_exposed_with_its_interval_and_of_that_step(self) -> None:
+        """The windows' mean is longer than the step of the pass: the shares are of the latter."""
+        finding = only(FindingCode.COMMUNICATION_BOUND, [taken_apart(communication=0.4, seconds=9.0)])
+        assert finding.evidence["share"] == pytest.approx(0.4)
+        assert finding.evidence["step_seconds"] == pytest.approx(1.0)
+        assert "takes 40% (95 % between 39% and 41%) of a step" in finding.message
+        assert "as far as computing does not hide it" in finding.message
+
+    def test_its_lower_end_decides(self) -> None:
+        assert not found(FindingCode.COMMUNICATION_BOUND, [taken_apart(communication=0.16, certainty=0.1)])
+        assert found(FindingCode.COMMUNICATION_BOUND, [taken_apart(communication=0.16, certainty=0.01)])
+        assert not found(FindingCode.COMMUNICATION_BOUND, [taken_apart(communication=-0.05)])
+
+    def test_between_two_nodes_the_link_is_named_with_what_goes_over_it(self) -> None:
+        run = taken_apart(communication=1.8, communication_wire_bytes=22e6, links=pairs(n0_n1=12.5))
+        finding = only(FindingCode.COMMUNICATION_BOUND, [run])
+        assert (
+            "each worker sends 22 MB a step, and the link between the nodes n0 and n1 carries 12.5 MB/s"
+            in finding.message
+        )
+        assert finding.evidence["link"]["nodes"] == ["n0", "n1"]
+        assert finding.evidence["link"]["wire_seconds"] == pytest.approx(22 / 12.5)
+        assert not found(FindingCode.SLOW_LINK, [run])  # there is no other to compare it with
+
+    @pytest.mark.parametrize(
+        ("nodes", "words"),
+        [
+            (("n0", "n0"), "within node n0 an exchange goes at 12.5 MB/s"),
+            (("n0", "n1", "n2"), "the network between 3 nodes carries 12.5 MB/s"),
+        ],
+    )
+    def test_else_what_all_workers_reach_together_is_told(self, nodes: tuple[str, ...], words: str) -> None:
+        everyone = LinkObservation("all", nodes, None, estimate(12.5e6, 0.02))
+        run = taken_apart(compute=[0.6] * len(nodes), communication=0.6, links=(everyone,))
+        assert words in only(FindingCode.COMMUNICATION_BOUND, [run]).message
+
     @pytest.mark.parametrize("share", [0.99, 1.0, 1.2])
     def test_a_share_that_noise_made_too_large_gives_a_number_still(self, share: float) -> None:
         assert halving_factor(share) == pytest.approx(21)
@@ -127,6 +163,40 @@ class TestDataBound:
     def test_ranks_are_averaged_where_the_trial_says_nothing(self) -> None:
         rows = ranks([0.8, 0.8], data_wait_seconds=[0.3, 0.1])
         assert only(FindingCode.DATA_BOUND, [observed(1, 1.0, world_size=2, ranks=rows)]).evidence["share"] == 0.2
+
+    def test_decoding_is_told_from_copying(self) -> None:
+        loader = {"input_pipeline": "loader"}
+        run = taken_apart(compute=[0.6], data_wait=[0.2], parameters=loader, decode_seconds=estimate(0.7))
+        decoding = only(FindingCode.DATA_BOUND, [replace(run, copy_to_device_seconds=estimate(0.02))])
+        assert "the loader decodes for 0.7 s a step in its processes" in decoding.message
+        assert decoding.evidence["share"] == pytest.approx(0.25)
+        copying = only(FindingCode.DATA_BOUND, [replace(run, copy_to_device_seconds=estimate(0.15))])
+        assert "75% of it is the copy to the device, not decoding" in copying.message
+        assert "loader_workers" not in copying.message
+
+    def loading(self, trial: int, micro_batch: int, per_image: float, certainty: float = 0.02) -> Observation:
+        whole = micro_batch * per_image
+        return taken_apart(
+            trial,
+            compute=[0.6],
+            data_wait=[0.2],
+            micro_batch=micro_batch,
+            parameters={"input_pipeline": "loader"},
+            decode_seconds=estimate(whole, certainty),
+        )
+
+    def test_a_larger_batch_that_loads_slower_is_seen(self) -> None:
+        runs = [self.loading(1, 8, 0.001), self.loading(2, 32, 0.0012), self.loading(3, 64, 0.0015)]
+        finding = only(FindingCode.DATA_BOUND, runs)
+        assert "an image takes 1.50 times as long to decode at micro batch 64 as at 8 (trials 1, 3)" in finding.message
+        assert finding.evidence["loading_growth"]["image_seconds"] == [pytest.approx(0.001), pytest.approx(0.0015)]
+
+    @pytest.mark.parametrize(("per_image", "certainty"), [(0.00104, 0.001), (0.0012, 0.1), (0.0008, 0.01)])
+    def test_an_image_that_loads_as_fast_within_the_noise_or_faster_is_no_growth(
+        self, per_image: float, certainty: float
+    ) -> None:
+        runs = [self.loading(1, 8, 0.001, certainty), self.loading(2, 64, per_image, certainty)]
+        assert only(FindingCode.DATA_BOUND, runs).evidence["loading_growth"] is None
 
     def test_a_small_or_uncertain_share_is_silent(self) -> None:
         for part in (estimate(0.09), estimate(0.11, 0.2)):
@@ -193,6 +263,109 @@ class TestStraggler:
         assert only(FindingCode.STRAGGLER, [run]).evidence["kind"] == "unknown"
         short = observed(1, 1.0, world_size=2, straggler_wait_seconds=estimate(0.02))
         assert not found(FindingCode.STRAGGLER, [short])
+
+
+class TestStragglerOfAStepTakenApart:
+    def test_the_slow_worker_is_named_with_its_node_and_what_it_costs(self) -> None:
+        run = taken_apart(compute=[0.4, 0.8], communication=0.2)
+        finding = only(FindingCode.STRAGGLER, [run])
+        assert (finding.severity, finding.evidence["kind"]) == ("warning", "compute")
+        assert (finding.evidence["rank"], finding.evidence["node"]) == (1, "n1")
+        assert finding.evidence["ratio"] == pytest.approx(2.0)
+        assert finding.evidence["held_up_share"] == pytest.approx(0.4)
+        assert finding.evidence["persistent_share"] == pytest.approx(0.2)  # rank 0 waits for 0.4 s, rank 1 for none
+        assert "the mean worker waits 20.0% of it for the same one every time, and 0.0% for now" in finding.message
+
+    def test_the_lower_end_of_the_persistent_part_decides(self) -> None:
+        slow = taken_apart(compute=[0.5, 0.6], certainty=0.1)
+        assert found(FindingCode.STRAGGLER, [slow])
+        unsure = replace(slow, straggler_persistent_seconds=Estimate(0.05, 0.02, 0.08))
+        assert not found(FindingCode.STRAGGLER, [unsure])
+
+    @pytest.mark.parametrize("compute", [[0.60, 0.65], [0.60, 0.61, 0.62], [0.6, 0.6], [0.3, 0.6, 0.6, 0.6]])
+    def test_alike_workers_and_one_that_is_faster_are_silent(self, compute: list[float]) -> None:
+        assert not found(FindingCode.STRAGGLER, [taken_apart(compute=compute, communication=0.3)])
+
+    def test_waits_that_change_from_step_to_step_name_nobody(self) -> None:
+        finding = only(FindingCode.STRAGGLER, [taken_apart(compute=[0.6, 0.61], jitter=0.15)])
+        assert finding.evidence["kind"] == "jitter"
+        assert "now this one and now that" in finding.message
+        assert "rank" not in finding.evidence
+        assert not found(FindingCode.STRAGGLER, [taken_apart(compute=[0.6, 0.61], jitter=0.05)])
+
+    def test_a_slow_device_behind_a_slow_link_is_named_still(self) -> None:
+        """It costs 2 % of this step, and would cost half of it on a better link."""
+        finding = only(FindingCode.STRAGGLER, [taken_apart(compute=[0.04, 0.08], communication=1.92)])
+        assert (finding.severity, finding.evidence["rank"]) == ("info", 1)
+        assert finding.evidence["held_up_share"] == pytest.approx(0.02)
+
+    def test_a_worker_whose_data_is_late_is_told_from_one_that_computes_slowly(self) -> None:
+        finding = only(FindingCode.STRAGGLER, [taken_apart(compute=[0.6, 0.6], data_wait=[0.01, 0.3])])
+        assert (finding.evidence["kind"], finding.evidence["rank"]) == ("data", 1)
+        assert "computes" not in finding.message
+
+
+class TestSlowLink:
+    def run(self, trial: int = 1, *, compute: Sequence[float] = (0.6, 0.6, 0.6), **betas: float) -> Observation:
+        return taken_apart(trial, compute=compute, links=pairs(**betas))
+
+    def test_the_node_whose_link_is_slow_with_every_other_is_named(self) -> None:
+        finding = only(FindingCode.SLOW_LINK, [self.run(n0_n1=120.0, n0_n2=12.5, n1_n2=12.0)])
+        assert (finding.evidence["kind"], finding.evidence["nodes"]) == ("node", ["n2"])
+        assert finding.evidence["beta_bytes_per_second"] == pytest.approx(12.5e6)
+        assert finding.evidence["ratio"] == pytest.approx(12.5 / 120)
+        assert "The link of node n2 carries 12.5 MB/s" in finding.message
+        assert "other nodes reach 120 MB/s" in finding.message
+
+    def test_a_pair_that_is_slow_though_both_its_ends_are_not(self) -> None:
+        finding = only(FindingCode.SLOW_LINK, [self.run(n0_n1=12.5, n0_n2=120.0, n1_n2=110.0)])
+        assert (finding.evidence["kind"], finding.evidence["nodes"]) == ("pair", ["n0", "n1"])
+        assert finding.evidence["usual_bytes_per_second"] == pytest.approx(110e6)
+
+    def test_two_slow_nodes_of_four_are_both_named(self) -> None:
+        betas = {"n0_n1": 100.0, "n0_n2": 10.0, "n0_n3": 20.0, "n1_n2": 10.0, "n1_n3": 20.0, "n2_n3": 10.0}
+        findings = found(FindingCode.SLOW_LINK, [self.run(compute=[0.6] * 4, **betas)])
+        assert [finding.evidence["nodes"] for finding in findings] == [["n2"], ["n3"]]
+
+    @pytest.mark.parametrize(
+        "betas",
+        [
+            {"n0_n1": 100.0, "n0_n2": 90.0, "n1_n2": 75.0},
+            {"n0_n1": 12.0, "n0_n2": 12.5, "n1_n2": 12.2},
+            {"n0_n1": 12.5},
+            {},
+        ],
+    )
+    def test_links_that_are_alike_or_have_no_other_to_compare_with_are_silent(self, betas: dict[str, float]) -> None:
+        assert not found(FindingCode.SLOW_LINK, [self.run(**betas)])
+
+    def test_within_the_noise_it_is_silent(self) -> None:
+        links = pairs(certainty=0.3, n0_n1=100.0, n0_n2=60.0, n1_n2=60.0)
+        assert not found(FindingCode.SLOW_LINK, [taken_apart(compute=[0.6] * 3, links=links)])
+
+    def test_a_slow_device_is_not_called_a_slow_link_nor_the_other_way_round(self) -> None:
+        """A node with half the processor time moves bytes at half the rate, too; a limited link computes alike."""
+        device = self.run(compute=[0.6, 0.6, 1.2], n0_n1=800.0, n0_n2=350.0, n1_n2=360.0)
+        assert not found(FindingCode.SLOW_LINK, [device])
+        assert only(FindingCode.STRAGGLER, [device]).evidence["node"] == "n2"
+        link = self.run(n0_n1=800.0, n0_n2=12.5, n1_n2=12.5)
+        assert not found(FindingCode.STRAGGLER, [link])
+        assert only(FindingCode.SLOW_LINK, [link]).evidence["nodes"] == ["n2"]
+
+    def test_both_at_once_are_both_named_rightly(self) -> None:
+        both = self.run(compute=[0.6, 1.2, 0.6], n0_n1=350.0, n0_n2=12.5, n1_n2=12.5)
+        assert only(FindingCode.STRAGGLER, [both]).evidence["node"] == "n1"
+        assert only(FindingCode.SLOW_LINK, [both]).evidence["nodes"] == ["n2"]
+
+    def test_one_node_in_one_measured_pair_only_may_be_either(self) -> None:
+        finding = only(FindingCode.SLOW_LINK, [self.run(n0_n1=120.0, n0_n2=12.5)])
+        assert (finding.evidence["kind"], finding.evidence["nodes"]) == ("pair", ["n0", "n2"])
+
+    def test_what_shows_in_one_trial_of_three_is_chance(self) -> None:
+        good = [self.run(n, n0_n1=100.0, n0_n2=95.0, n1_n2=90.0) for n in (1, 2)]
+        bad = self.run(3, n0_n1=100.0, n0_n2=50.0, n1_n2=50.0)
+        assert not found(FindingCode.SLOW_LINK, [*good, bad])
+        assert only(FindingCode.SLOW_LINK, [good[0], bad, replace(bad, trial=4)]).evidence["trials"] == [3, 4]
 
 
 class TestMixedHardware:

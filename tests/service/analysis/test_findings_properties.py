@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.analysis.analyse import analyse
 from service.analysis.finding import Finding, FindingCode
-from service.analysis.observation import EpochObservation, Estimate, Observation, RankObservation
+from service.analysis.observation import EpochObservation, Estimate, LinkObservation, Observation, RankObservation
 from service.analysis.series import ScalingAsked
 from service.states import Reason
 from tests.service.analysis.observed import estimate, observed
@@ -42,6 +42,7 @@ def trials(draw: st.DrawFn, number: int) -> Observation:
         RankObservation(rank, f"n{rank}", devices[rank], None, seconds * draw(shares), None, seconds * draw(shares))
         for rank in range(known)
     )
+    is_taken_apart = size > 1 and known == size and draw(st.booleans())
     return observed(
         number,
         seconds,
@@ -55,8 +56,25 @@ def trials(draw: st.DrawFn, number: int) -> Observation:
         data_wait_seconds=draw(st.none() | shares.map(lambda share: estimate(seconds * share / 3))),
         epochs=tuple(EpochObservation(n, draw(times)) for n in range(1, draw(st.sampled_from([1, 6])))),
         eval_accuracy=draw(st.none() | shares),
+        **(_parts(draw, seconds, size) if is_taken_apart else {}),
         quality_flags=draw(st.sampled_from([(), ("contended",), ("drifting",)])),
     )
+
+
+def _parts(draw: st.DrawFn, seconds: float, size: int) -> dict[str, Any]:
+    """What a trial tells beside its row where it took its step apart, adding up or not."""
+    nodes = [f"n{rank}" for rank in range(size)]
+    betas = [(one, other, 1 / draw(times)) for place, one in enumerate(nodes) for other in nodes[:place]]
+    return {
+        "parts_step_seconds": estimate(seconds * 1.013, 0.0123),
+        "straggler_persistent_seconds": estimate(seconds * draw(shares) / 3, 0.0789),
+        "straggler_jitter_seconds": estimate(seconds * draw(shares) / 3, 0.0789),
+        "communication_source": "exchange_left_out",
+        "communication_wire_bytes": 1e6,
+        "decode_seconds": estimate(seconds * draw(shares), 0.0123),
+        "copy_to_device_seconds": estimate(seconds * draw(shares) / 3, 0.0123),
+        "links": tuple(LinkObservation("pair", (a, b), None, estimate(beta, 0.0123)) for a, b, beta in betas),
+    }
 
 
 @st.composite
@@ -78,7 +96,7 @@ def scaled(run: Any, factor: float) -> Any:
     for name in (field.name for field in fields(run)):
         value = getattr(run, name)
         by = factor if name.endswith("_seconds") else 1 / factor if name.endswith("_per_second") else None
-        if name in {"ranks", "epochs"}:
+        if name in {"ranks", "epochs", "links"}:
             changes[name] = tuple(scaled(one, factor) for one in value)
         elif by is not None and isinstance(value, Estimate):
             ends = [None if end is None else end * by for end in (value.low, value.high)]
