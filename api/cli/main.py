@@ -138,11 +138,15 @@ def list_studies(
 
 
 @app.command()
-def show(study_id: Id = "latest", as_json: AsJson = False) -> None:
-    """One study: its state, counts and progress, and why trials failed."""
+def show(
+    study_id: Id = "latest",
+    as_json: AsJson = False,
+    trial: Annotated[int | None, typer.Option(min=1, help="Only this trial: its step's parts, workers, links.")] = None,
+) -> None:
+    """One study: its state, counts and progress, and why trials failed; or one of its trials."""
     from api.cli import studies
 
-    studies.show(study_id, as_json=as_json)
+    studies.show(study_id, trial, as_json=as_json)
 
 
 @app.command()

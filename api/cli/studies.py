@@ -9,10 +9,13 @@ import typer
 from api.cli.console import printable, write, write_json
 from api.cli.outcome import FAILED, GOOD, bad_input, exit_code_of
 from api.cli.results import write_failed_trials, write_results_table
-from api.cli.tables import write_studies, write_study
+from api.cli.tables import varied_keys, write_studies, write_study
 from api.cli.target import connect, find_study
+from api.cli.trial import write_trial
 from api.cli.watch import follow
+from api.client import Client
 from service.states import StudyState, TrialState
+from service.views import StudyView
 
 
 def list_studies(status: str | None, name: str | None, tag: str | None, limit: int, *, as_json: bool) -> None:
@@ -25,14 +28,25 @@ def list_studies(status: str | None, name: str | None, tag: str | None, limit: i
         write_studies(studies)
 
 
-def show(asked: str, *, as_json: bool) -> None:
+def show(asked: str, trial: int | None, *, as_json: bool) -> None:
     with connect() as client:
         study = find_study(client, asked)
+        if trial is not None:
+            _show_trial(client, study, trial, as_json=as_json)
+            return
         if as_json:
             write_json(study)
             return
         write_study(study)
         write_failed_trials(client, study)
+
+
+def _show_trial(client: Client, study: StudyView, number: int, *, as_json: bool) -> None:
+    found = client.get_trial(study.id, number)
+    if as_json:
+        write_json(found)
+    else:
+        write_trial(found, varied_keys(study))
 
 
 def watch(asked: str) -> int:

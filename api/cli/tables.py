@@ -1,11 +1,14 @@
 """What is shown of studies, trials and results: which columns, in which units."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from api.cli.console import Grid, on_one_line, printable, screen, write
 from api.cli.drawing import bar
+from api.cli.parts import NOTE, part_cell, part_columns
 from service.analysis.scaling import (
     ACCUMULATION,
     GLOBAL_BATCH,
@@ -111,7 +114,8 @@ def series_of(study: StudyView, rows: Sequence[ResultRow]) -> list[ScalingSeries
 
 
 def write_results(study: StudyView, rows: Sequence[ResultRow], *, shown_state: TrialState | None = None) -> None:
-    """One line per trial: what varies, throughput, step, epoch, and against the baseline where world sizes differ.
+    """One line per trial: what varies, throughput, step, epoch or parts, and against the baseline where world sizes
+    differ.
 
     Args:
         rows: all of the study's, so that the baseline is among them.
@@ -125,39 +129,69 @@ def write_results(study: StudyView, rows: Sequence[ResultRow], *, shown_state: T
     # What follows from the other columns is left out: the table must fit 80 columns, and JSON and CSV have it.
     implied = derived_batch_keys(hold, _requested_batch_keys(study)) if hold == "micro_batch" else frozenset()
     keys = differing_keys([row.parameters for row in rows], implied)
-    has_repeats = any(row.repeat for row in rows)
-    against_baseline = _baseline_columns(study, rows)
-    has_epochs = any(row.metrics.epoch_seconds is not None for row in rows)
-    is_drawn = screen().is_terminal
-    headers = [
-        "trial",
-        *(["repeat"] if has_repeats else []),
-        *map(label, keys),
-        "images/s",
-        *([""] if is_drawn else []),
-    ]
-    headers += ["step ms\n±95 %"]
-    headers += ["epoch\ns"] if has_epochs else []
-    headers += [*against_baseline, "state"]
     texts = {key for key in keys if any(isinstance(row.parameters.get(key), str) for row in rows)}
-    numeric = [True] * (1 + has_repeats) + [key not in texts for key in keys]
-    numeric += [True, *([False] if is_drawn else []), *[True] * (1 + has_epochs + len(against_baseline)), False]
-    grid = Grid(*headers, numeric=numeric)
-    largest = max((row.metrics.images_per_second or 0.0 for row in rows), default=0.0)
-    for row in (row for row in rows if shown_state in {None, row.state}):
-        cells = [str(row.trial), *([str(row.repeat)] if has_repeats else [])]
-        cells += [shown_value(row.parameters.get(key)) for key in keys]
-        rate = row.metrics.images_per_second
-        cells += [number(rate), *([bar(rate and rate / largest, _BAR_WIDTH)] if is_drawn else []), _step(row)]
-        cells += [number(row.metrics.epoch_seconds)] if has_epochs else []
-        cells += [_against(scaling.get(row.trial), column) for column in against_baseline]
-        grid.add(*cells, _row_state(row), style=None if row.state is not TrialState.FAILED else "red")
+    shown = [row for row in rows if shown_state in {None, row.state}]
+    columns = _columns(study, rows, keys, texts, scaling)
+    if part_columns(rows) and all(row.state is TrialState.SUCCEEDED for row in shown):
+        columns.pop()  # the state, which all have: the parts need the place
+    grid = Grid(*(column.header for column in columns), numeric=[column.is_number for column in columns])
+    for row in shown:
+        is_failed = row.state is TrialState.FAILED
+        grid.add(*(column.cell(row) for column in columns), style="red" if is_failed else None)
     grid.write()
     if any(row.between_runs for row in rows):
         write("")
         _write_points(rows, keys, texts)
     for note in _notes(study, rows, scaling):
         write(note)
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cell: Callable[[ResultRow], str]
+    is_number: bool = True
+
+
+def _columns(
+    study: StudyView,
+    rows: Sequence[ResultRow],
+    keys: Sequence[str],
+    texts: Collection[str],
+    scaling: Mapping[int, RowScaling],
+) -> list[_Column]:
+    """From the trial's number to its state. Where a step was taken apart, its parts take the place of what says little
+    more than the other columns: the bar, the epoch, the speed-up beside the efficiency."""
+    parts = part_columns(rows)
+    columns = [_Column("trial", lambda row: str(row.trial))]
+    if any(row.repeat for row in rows):
+        columns.append(_Column("repeat", lambda row: str(row.repeat)))
+    columns += [_Column(label(key), partial(_parameter, key=key), key not in texts) for key in keys]
+    columns.append(_Column("images/s", lambda row: number(row.metrics.images_per_second)))
+    if screen().is_terminal and not parts:
+        largest = max((row.metrics.images_per_second or 0.0 for row in rows), default=0.0)
+        columns.append(_Column("", partial(_rate_bar, largest=largest), is_number=False))
+    columns.append(_Column("step ms\n±95 %", _step))
+    columns += [_Column(header, partial(part_cell, header=header)) for header in parts]
+    if not parts and any(row.metrics.epoch_seconds is not None for row in rows):
+        columns.append(_Column("epoch\ns", lambda row: number(row.metrics.epoch_seconds)))
+    for header in _baseline_columns(study, rows):
+        if not parts or "speed" not in header:
+            columns.append(_Column(header, partial(_against_baseline, scaling=scaling, column=header)))
+    return [*columns, _Column("state", _row_state, is_number=False)]
+
+
+def _parameter(row: ResultRow, key: str) -> str:
+    return shown_value(row.parameters.get(key))
+
+
+def _rate_bar(row: ResultRow, largest: float) -> str:
+    rate = row.metrics.images_per_second
+    return bar(rate and rate / largest, _BAR_WIDTH)
+
+
+def _against_baseline(row: ResultRow, scaling: Mapping[int, RowScaling], column: str) -> str:
+    return _against(scaling.get(row.trial), column)
 
 
 def _write_points(rows: Sequence[ResultRow], keys: Sequence[str], texts: Collection[str]) -> None:
@@ -201,7 +235,7 @@ def _against(scaling: RowScaling | None, column: str) -> str:
 
 
 def _notes(study: StudyView, rows: Sequence[ResultRow], scaling: Mapping[int, RowScaling]) -> list[str]:
-    notes = []
+    notes = [NOTE] if part_columns(rows) else []
     flagged = [f"trial {row.trial}: {', '.join(row.quality.flags)}" for row in rows if row.quality.flags]
     notes += [f"Flagged: {'; '.join(flagged[:8])}{' ...' if len(flagged) > 8 else ''}"] if flagged else []
     unsteady = [str(row.trial) for row in rows if _is_measured(row) and row.quality.state != "steady"]
@@ -227,15 +261,16 @@ def _requested_batch_keys(study: StudyView) -> list[str]:
 
 def _step(row: ResultRow) -> str:
     metrics = row.metrics
-    if metrics.step_seconds_mean is None:
-        return _NONE
-    mean = number(metrics.step_seconds_mean * 1e3)
-    low, high = metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high
-    if low is None or high is None:
-        return mean
-    # An interval need not be symmetric: the farther end, so that it holds on both sides.
-    margin = max(high - metrics.step_seconds_mean, metrics.step_seconds_mean - low)
-    return f"{mean} ±{_margin(margin * 1e3)}"
+    ends = metrics.step_seconds_ci95_low, metrics.step_seconds_ci95_high
+    return with_interval(metrics.step_seconds_mean, *ends, times=1e3)
+
+
+def with_interval(value: float | None, low: float | None, high: float | None, *, times: float) -> str:
+    """ "100.0 ±1.0": `value` in a unit so many `times` smaller, with the farther end of its interval, so that it holds
+    on both sides."""
+    if value is None or low is None or high is None:
+        return number(None if value is None else value * times)
+    return f"{number(value * times)} ±{_margin(max(high - value, value - low) * times)}"
 
 
 def _margin(value: float) -> str:

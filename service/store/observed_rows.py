@@ -3,7 +3,7 @@
 Of a trial's attempts the last with a result counts.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -21,15 +21,28 @@ _RENAMED: Final[Mapping[str, str]] = {"step_seconds_mean": "step_seconds"}
 
 def rank_observations(session: Session, study_id: str) -> dict[int, list[RankObservation]]:
     """By trial number, in the order of the ranks."""
-    found = _by_trial(session, study_id, AttemptRank, RankObservation, "rank", also=("parts",))
-    return {trial: [_rank(**row) for row in rows] for trial, rows in found.items()}
+    found = _by_trial(session, study_id, AttemptRank, RankObservation, "rank", also=("parts", "node_ip"))
+    return {trial: _ranks(rows) for trial, rows in found.items()}
 
 
-def _rank(*, parts: Mapping[str, Any] | None, **known: Any) -> RankObservation:
-    compute = (parts or {}).get("compute") or {}
-    return RankObservation(
-        **known, compute_low_seconds=compute.get("ci95_low"), compute_high_seconds=compute.get("ci95_high")
-    )
+def _ranks(rows: Sequence[Mapping[str, Any]]) -> list[RankObservation]:
+    """Nodes are named as those of links are: by host name, with the address where two share it."""
+    addresses: dict[str | None, set[str | None]] = {}
+    for row in rows:
+        addresses.setdefault(row["node"], set()).add(row["node_ip"])
+    ranks = []
+    for row in rows:
+        node, compute = row["node"], (row["parts"] or {}).get("compute") or {}
+        known = {key: value for key, value in row.items() if key not in {"node", "node_ip", "parts"}}
+        ranks.append(
+            RankObservation(
+                **known,
+                node=node if len(addresses[node]) == 1 else f"{node} ({row['node_ip']})",
+                compute_low_seconds=compute.get("ci95_low"),
+                compute_high_seconds=compute.get("ci95_high"),
+            )
+        )
+    return ranks
 
 
 def epoch_observations(session: Session, study_id: str) -> dict[int, list[EpochObservation]]:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.api.served import TOKEN, Run, Served, finish, run_to_the_end, started_job, sweep
 from tests.service.factories import error_cause, feed, trial_result
+from tests.service.parts_samples import link_row, taken_apart_result
 from trainers.result import Quality
 
 
@@ -256,6 +257,36 @@ class TestStudies:
         _, out, _ = vitscale("show", study_id)
         assert "status:       partial\n" in out
         assert "trial 2 (world size 2): ERROR, rank 1: ValueError: a bad value\n" in out
+
+    def test_one_trial_with_its_parts_workers_and_links(self, vitscale: Run, here: Served) -> None:
+        study_id = create(here)
+        job = started_job(here, study_id)
+        links = [link_row("n1", "n2"), link_row("n1", "n2", kind="all", alpha_seconds=None, note="too few sizes")]
+        feed(here.database, job.plan, [job.succeeded(2, result=taken_apart_result(links=links))])
+        code, out, _ = vitscale("show", study_id, "--trial", "2")
+        assert code == 0
+        lines = [" ".join(line.split()) for line in out.splitlines()]
+        assert lines[0] == "trial 2 (world size 2): succeeded, 1 attempt"
+        assert lines[2].startswith("A step of 100.0 ±2.0 ms, by steps with and without the exchange, in turn (6 blocks")
+        assert "always for the same 6.000 ±1.0 6.0%" in lines
+        assert "communication, exposed 40.00 ±3.0 40.0%" in lines
+        assert "Each worker sends 22.00 MB a step (by formula 22.00)." in lines
+        assert "1 n2 Some CPU 0.466 56.00 2.000 2.000" in lines
+        assert "n1 and n2 0.200 ±0.10 12.50 ±0.25" in lines
+        assert "all 2 workers - 12.50 ±0.25" in lines
+        assert "note: all 2 workers: too few sizes" in lines
+        shown = json.loads(vitscale("show", study_id, "--trial", "2", "--json")[1])
+        assert shown["attempts"][0]["links"][0]["nodes"] == ["n1", "n2"]
+
+    def test_a_trial_without_parts_has_its_workers_and_one_that_is_not_there_is_named(
+        self, vitscale: Run, here: Served
+    ) -> None:
+        study_id = create(here)
+        run_to_the_end(here, study_id, failing=[2])
+        assert "compute" not in vitscale("show", study_id, "--trial", "1")[1].split("note:")[0]
+        assert "error on rank 1: ValueError: a bad value\n" in vitscale("show", study_id, "--trial", "2")[1]
+        code, _, err = vitscale("show", study_id, "--trial", "9")
+        assert (code, "has no trial 9" in err) == (2, True)
 
     def test_names_cannot_steer_the_terminal(self, vitscale: Run, here: Served) -> None:
         study_id = create(here, sweep("[red]plain[/red] :smile:"))

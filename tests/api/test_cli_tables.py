@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from api.cli.tables import differing_keys, duration, number, write_results
 from service.analysis.repeats import between_runs
-from service.views import ResultRow, StudyView
+from service.views import ResultRow, RowMetrics, StudyView
 
 
 @pytest.mark.parametrize(
@@ -125,3 +126,77 @@ def test_weak_scaling_has_the_scaled_speed_up(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out.splitlines()
     assert "scaled speed-up" in out[0]
     assert out[2].split()[-3:] == ["1.60", "0.80", "succeeded"]
+
+
+def taken_apart(trial: int, world_size: int, **metrics: Any) -> ResultRow:
+    """A step of 90 ms in the pass, beside one of 100 ms in the windows: shares are of the former."""
+    parts = {
+        "step_seconds_mean": 0.1,
+        "compute_seconds": 0.045,
+        "data_wait_seconds": 0.0,
+        "straggler_wait_seconds": 0.009,
+        "communication_seconds": 0.036,
+        "communication_share": 0.4,
+        "communication_share_ci95_low": 0.374,
+        "communication_share_ci95_high": 0.42,
+        "communication_source": "exchange_left_out",
+    }
+    plain = row(trial, world_size, 160.0, 11.25)
+    return plain.model_copy(update={"metrics": plain.metrics.model_copy(update={**parts, **metrics})})
+
+
+ALONE = {
+    "compute_seconds": 0.09,
+    "straggler_wait_seconds": 0.0,
+    **dict.fromkeys(("communication_seconds", "communication_share", "communication_share_ci95_low")),
+}
+
+
+def test_a_step_taken_apart_is_shown_as_shares_of_itself_with_the_interval_of_the_exchange(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [taken_apart(1, 1, **ALONE), taken_apart(2, 2)]
+    write_results(study(mode="strong", hold="global_batch"), rows)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split()[-6:] == ["%", "compute", "data", "wait", "comm.", "efficiency"]
+    assert " ".join(out[1].split()) == "1 64 1 160.0 100.0 100 % 0 % 0 % - 1.00"
+    assert " ".join(out[2].split()) == "2 32 2 160.0 100.0 50 % 0 % 10 % 40 ±3 % 0.50"
+    assert out[3].startswith("Shares of a step: ")
+
+
+def test_with_parts_the_demos_table_fits_100_columns_piped_and_at_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {"step_seconds_ci95_low": 0.001, "step_seconds_ci95_high": 0.884, "communication_share_ci95_low": 0.1}
+    rows = [taken_apart(1, 1, **ALONE), taken_apart(2, 2, **wide)]
+    write_results(study(mode="strong", hold="global_batch"), rows)
+    piped = capsys.readouterr().out.splitlines()
+    assert max(map(len, piped)) <= 100
+    for name, value in {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "100", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    write_results(study(mode="strong", hold="global_batch"), rows)
+    lines = [Text.from_ansi(line).plain.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert any(line.endswith("ciency") for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_state_stays_where_a_trial_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = row(2, 2, 0.0, None).model_copy(update={"state": "failed", "metrics": RowMetrics()})
+    write_results(study(mode="strong", hold="global_batch"), [taken_apart(1, 1, **ALONE), failed])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split()[-1] == "state"
+    assert out[2].split()[-1] == "failed"
+
+
+def test_imported_parts_are_shares_of_their_own_step_and_what_noise_made_negative_is_shown_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    imported = row(1, 2, 160.0, None)
+    known = {"step_seconds_mean": 0.1, "compute_seconds": 0.06, "communication_seconds": 0.03}
+    imported = imported.model_copy(update={"metrics": RowMetrics(**known)})
+    write_results(study(mode="none"), [imported])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split()[-2:] == ["compute", "comm."]
+    assert out[1].split()[-4:] == ["60", "%", "30", "%"]
+    write_results(study(mode="none"), [taken_apart(1, 2, communication_seconds=-0.0018)])
+    assert "-3 ±3 %" in capsys.readouterr().out

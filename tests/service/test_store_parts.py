@@ -18,8 +18,8 @@ from service.store.database import MIGRATIONS
 from service.store.null_reasons import null_notes
 from service.studies import Studies
 from service.views import RowMetrics
-from tests.service.factories import Job, begin, create, feed, spec, trial_result
-from tests.service.parts_samples import link_row, part_metrics, step_parts, taken_apart_result
+from tests.service.factories import Job, begin, create, feed, rank_row, spec, trial_result
+from tests.service.parts_samples import link_row, part_metrics, rank_parts, step_parts, taken_apart_result
 from trainers.result import Metrics, Quality, TrialResult
 
 ON = {"order": "given", "communication": True}
@@ -154,3 +154,14 @@ def test_the_analysis_rests_on_the_parts_and_links_of_the_attempt_that_stands(
         (pytest.approx(0.043), 0.014),
         (pytest.approx(0.055), 0.002),
     ]
+
+
+def test_nodes_that_share_a_host_name_are_told_apart_as_their_links_are(database: Database, studies: Studies) -> None:
+    shared = [
+        rank_row(0, node="gpu", node_ip="10.0.0.1", **rank_parts(0.044, 0.014)),
+        rank_row(1, node="gpu", node_ip="10.0.0.2", **rank_parts(0.056, 0.002)),
+    ]
+    study_id = stored(database, studies, taken_apart_result(ranks=shared))
+    findings = studies.analysis(study_id, AnalysisOptions()).findings
+    (slow,) = [finding for finding in findings if finding.code is FindingCode.STRAGGLER]
+    assert slow.evidence["node"] == "gpu (10.0.0.2)"
