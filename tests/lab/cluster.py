@@ -17,18 +17,19 @@ from typing import Any, Final
 
 import pytest
 
-from api.cli.child_server import child_server
+from api.cli.child_server import LOG_FILE, child_server
 from api.client import Client
 from service.analysis.answer import StudyAnalysis
-from service.analysis.finding import Finding
+from service.analysis.finding import Finding, FindingCode
 from service.cluster import describe
 from service.errors import RayRefused, RayUnreachable
 from service.ray_connection import RayConnection
 from service.ray_head import QUIET
 from service.settings import Settings
 from service.states import StudyState
-from service.views import ResultRow
+from service.views import TrialView
 from tests.lab.hosts import Host, Lab, lab
+from trainers.parts.rows import Measured as Measurement
 
 HEAD: Final = "head"
 _GCS_PORT: Final = 6379
@@ -39,12 +40,12 @@ _POLL_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class Measured:
-    """What a study came to: its rows in the order of its trials, and what is concluded from them."""
+    """What a study came to: its trials in their order, and what is concluded from them."""
 
-    rows: Sequence[ResultRow]
+    trials: Sequence[TrialView]
     analysis: StudyAnalysis
 
-    def findings(self, *codes: str) -> list[Finding]:
+    def findings(self, *codes: FindingCode) -> list[Finding]:
         return [finding for finding in self.analysis.findings if finding.code in codes]
 
 
@@ -54,16 +55,20 @@ class Cluster:
 
     lab: Lab
     client: Client
-    connection: RayConnection
+    server_log: Path
 
     def host(self, name: str) -> Host:
         return self.lab[name]
 
-    def equalise(self, cores: float | None) -> None:
-        """All hosts alike again: this quota, no limit on any link."""
-        for name, host in self.lab.hosts.items():
-            if name != HEAD:
-                host.set_quota(cores)
+    @property
+    def workers(self) -> list[Host]:
+        """The hosts that workers run on."""
+        return [host for name, host in self.lab.hosts.items() if name != HEAD]
+
+    def equalise(self, cores: float | None = None) -> None:
+        """All of them alike again: this quota each, no limit on any link."""
+        for host in self.workers:
+            host.set_quota(cores)
             host.set_rate(None)
 
     def run(self, spec: Mapping[str, Any], seconds: float = 300.0) -> Measured:
@@ -71,15 +76,20 @@ class Cluster:
         study = self.client.create_study(spec)
         deadline = time.monotonic() + seconds
         while not (view := self.client.get_study(study.id)).status.is_final:
-            assert time.monotonic() < deadline, f"{view.name} is not over after {seconds:.0f} s: {view}"
+            assert time.monotonic() < deadline, f"not over after {seconds:.0f} s: {self._what_is_known(study.id)}"
             time.sleep(_POLL_SECONDS)
-        rows = list(self.client.iter_results(study.id))
-        assert view.status == StudyState.SUCCEEDED, self._what_went_wrong(study.id)
-        return Measured(rows, self.client.get_analysis(study.id))
+        assert view.status == StudyState.SUCCEEDED, self._what_is_known(study.id)
+        trials = [self.client.get_trial(study.id, each.trial) for each in self.client.iter_trials(study.id)]
+        print(view.name, f"({(view.finished_at or view.created_at) - view.created_at})")  # shown where a test fails
+        for trial in trials:
+            _show(trial)
+        return Measured(trials, self.client.get_analysis(study.id))
 
-    def _what_went_wrong(self, study_id: str) -> str:
-        lines = [str(trial) for trial in self.client.iter_trials(study_id)]
-        return "\n".join([*lines, *(line.text for line in self.client.get_study_logs(study_id)[-40:])])
+    def _what_is_known(self, study_id: str) -> str:
+        trials = [str(trial) for trial in self.client.iter_trials(study_id)]
+        job = [line.text for line in self.client.get_study_logs(study_id)]
+        server = [line for line in self.server_log.read_text().splitlines() if "uvicorn.access" not in line]
+        return "\n".join([*trials, "-- job", *job[-20:], "-- server", *server[-20:]])
 
 
 @contextmanager
@@ -91,7 +101,27 @@ def cluster(names: Sequence[str], folder: Path) -> Iterator[Cluster]:
         _start_ray(built, names, connection)
         settings = _settings(patch, folder, connection)
         with child_server(settings, print) as connect, connect() as client:
-            yield Cluster(built, client, connection)
+            yield Cluster(built, client, settings.data_dir / LOG_FILE)
+
+
+def _show(trial: TrialView) -> None:
+    attempt = trial.attempts[-1]
+    parts = attempt.parts
+    assert parts is not None, f"trial {trial.trial} was not taken apart"
+    for name in ("step", "compute", "straggler_wait", "communication", "profiled_communication"):
+        measured: Measurement | None = getattr(parts, name)
+        if measured is not None:
+            print(f"  {name:24} {1e3 * measured.value:8.1f} ms", _between(measured, 1e3))
+    print("  compute of", {rank.node: rank.compute_seconds for rank in trial.ranks}, "wire bytes", parts.wire_bytes)
+    for link in attempt.links:
+        if (beta := link.beta_bytes_per_second) is not None:
+            print("  link", link.nodes, f"{8e-6 * beta.value:.1f} Mbit/s", _between(beta, 8e-6), link.note or "")
+    print("  flags", attempt.quality.flags if attempt.quality else None, attempt.overhead.model_dump(exclude_none=True))
+
+
+def _between(measured: Measurement, unit: float) -> str:
+    low, high = measured.ci95_low, measured.ci95_high
+    return "" if low is None or high is None else f"({unit * low:.1f} to {unit * high:.1f})"
 
 
 # ---- Ray ----
