@@ -55,7 +55,7 @@ class TrialProgress(_Event):
     type: Literal["trial_progress"] = "trial_progress"
     trial: int
     trial_attempt: int
-    phase: Literal["queued", "starting", "warmup", "measure", "train"]
+    phase: Literal["queued", "starting", "warmup", "measure", "parts", "train"]
     done: int = 0
     total: int | None = None
     images_per_second: float | None = None

@@ -44,9 +44,13 @@ _LOST_TYPES = {
 }
 _QUEUE_TIMEOUT_TYPES = {"ray.train.v2._internal.exceptions.WorkerGroupStartupTimeoutError"}
 _INFEASIBLE_TYPES = {"ray.train.v2._internal.exceptions.InsufficientClusterResourcesError"}
-_INIT_TIMEOUT_TYPES = {"torch.distributed.DistStoreError"}  # not every rank came to the rendezvous
+_INIT_TIMEOUT_TYPES = {
+    "torch.distributed.DistStoreError",  # not every rank came to the rendezvous
+    "trainers.preflight.WorkersDidNotMeet",
+}
 _INVALID_CONFIG_TYPES = {
     "builtins.ValueError",  # pydantic's ValidationError is one
+    "trainers.preflight.WorkersDisagree",
     "deepspeed.runtime.config.DeepSpeedConfigError",
     "deepspeed.runtime.config_utils.DeepSpeedConfigError",
 }

@@ -1,6 +1,7 @@
 """The DeepSpeed engine of a trial: built, stepped, read back, taken down."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from trainers import compiled_ops
 from trainers.config import SGD_MOMENTUM, TrialConfig
 from trainers.data.feed import Batch
 from trainers.deepspeed_config import deepspeed_config
-from trainers.held_states import held_model_states
+from trainers.held_states import held_model_states, loss_scaler
 from trainers.memory import ModelStates
 from trainers.world import LaunchError, World
 
@@ -37,6 +38,8 @@ def import_deepspeed(device: torch.device) -> Any:
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed
 
+    # Of what DeepSpeed calls, over a hundred times in a step at stage 3: no news to whoever trains.
+    warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)
     _offer_compiled_op(deepspeed, is_used=device.type == "cpu" and compiled_ops.is_needed())
     return deepspeed
 
@@ -71,6 +74,14 @@ def build_optimizer(config: TrialConfig, parameters: Iterable[nn.Parameter], dev
     return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=SGD_MOMENTUM, weight_decay=config.weight_decay)
 
 
+def place_in_deepspeed(world: World) -> tuple[int, int, int]:
+    """Tell DeepSpeed of the process group, once; (rank, world size, local rank) as it sees them then."""
+    from deepspeed import comm
+
+    comm.init_distributed(dist_backend=world.backend, auto_mpi_discovery=False, verbose=False)
+    return comm.get_rank(), comm.get_world_size(), comm.get_local_rank()
+
+
 class TrialEngine:
     """One engine and the steps it takes. Results of steps stay on the device until they are asked for."""
 
@@ -78,7 +89,7 @@ class TrialEngine:
         """Hand the model to DeepSpeed, in a process group that stands already.
 
         Raises:
-            LaunchError: DeepSpeed sees another world or other batch sizes than the trial.
+            LaunchError: DeepSpeed uses other batch sizes or another device than the trial.
             UnsupportedPrecision: the device lacks what the precision needs.
             CompilerMissing: the trial is to be compiled and there is no C++ compiler.
         """
@@ -86,15 +97,8 @@ class TrialEngine:
             raise CompilerMissing(missing)
         deepspeed = import_deepspeed(world.device)
         _check_precision(config, world.device)
-        from deepspeed import comm
-
         # Before the configuration is read: without a process group DeepSpeed would take the world size to be 1.
-        comm.init_distributed(dist_backend=world.backend, auto_mpi_discovery=False, verbose=False)
-        seen = (comm.get_rank(), comm.get_world_size())
-        if seen != (world.rank, world.size):
-            raise LaunchError(
-                f"DeepSpeed sees rank {seen[0]} of {seen[1]}, the launcher says rank {world.rank} of {world.size}"
-            )
+        place_in_deepspeed(world)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.engine, *_ = deepspeed.initialize(
             model=model,
@@ -174,7 +178,7 @@ class TrialEngine:
         compiled.
         """
         optimizer = self.engine.basic_optimizer
-        scaler = _loss_scaler(self.engine.optimizer)
+        scaler = loss_scaler(self.engine.optimizer)
         scale_before = None if scaler is None else dict(vars(scaler))
         rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
@@ -229,15 +233,6 @@ class TrialEngine:
     def close(self) -> None:
         """Have DeepSpeed take its hooks and buffers down."""
         self.engine.destroy()
-
-
-def _loss_scaler(optimizer: Any) -> Any | None:
-    """What holds the loss scale of DeepSpeed's optimizer (fp16), under the names it goes by."""
-    for name in ("loss_scaler", "loss_scale_config"):
-        holder = getattr(optimizer, name, None)
-        if holder is not None:
-            return holder
-    return None
 
 
 def _check_precision(config: TrialConfig, device: torch.device) -> None:

@@ -32,6 +32,26 @@ def held_model_states(engine: Any) -> ModelStates:
     )
 
 
+def engine_tensors(engine: Any) -> Iterator[Tensor]:
+    """Every tensor that an engine carries from one optimizer step to the next; one storage may come several times.
+
+    Gradients and what is exchanged through are none: a step begins with them cleared.
+    """
+    yield from _parameters(engine)
+    yield from engine.module.buffers()
+    yield from _optimized(engine)
+    yield from _optimizer_state(engine)
+
+
+def loss_scaler(optimizer: Any) -> Any | None:
+    """What holds the loss scale of DeepSpeed's optimizer (fp16), under the names it goes by."""
+    for name in ("loss_scaler", "loss_scale_config"):
+        holder = getattr(optimizer, name, None)
+        if holder is not None:
+            return holder
+    return None
+
+
 class _Count:
     """Bytes of storages that were not counted before."""
 

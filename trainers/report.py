@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import Any
 
@@ -22,13 +21,15 @@ from trainers.measure.interval import WANDER_SOURCE
 from trainers.measure.summary import TimingSummary, summarise
 from trainers.measure.windows import Window, step_seconds_mean
 from trainers.memory import ModelStates, TensorSizes, model_states
+from trainers.parts.blocks import TakenApart
+from trainers.parts.rows import LinkRow, Measured, StepParts
 from trainers.result import EpochRow, Hardware, Metrics, Quality, RankRow, TrialOverhead, TrialResult
 from trainers.telemetry.readings import RankReadings
 from trainers.telemetry.verdict import judge
+from trainers.versions import installed_versions
 from trainers.world import LaunchError, World
 
 _LAST_STEPS_FOR_LOSS = 10
-_PACKAGES = ("torch", "deepspeed", "timm", "numpy", "ray")
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,13 @@ class RankReport:
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """Seconds before the measurement. `compile_seconds`: None where the trial is not compiled."""
+class OverheadSeconds:
+    """Seconds beside the measurement. None: the trial is not compiled, its step not taken apart."""
 
     startup_seconds: float
     compile_seconds: float | None
     warmup_seconds: float
+    parts_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,11 @@ class Observations:
     images_per_epoch: int
     flops_per_image: float
     tensor_sizes: TensorSizes
-    preparation: Preparation
+    overhead: OverheadSeconds
     backend: str
     deepspeed_config: dict[str, Any]
+    taken_apart: TakenApart | None = None
+    links: Sequence[LinkRow] = ()
     graphs_while_measured: int = 0  # made by torch.compile in the middle of it, which its shapes should rule out
 
 
@@ -97,9 +101,9 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
         LaunchError: two ranks trained on one GPU.
     """
     _refuse_shared_devices(ranks)
-    preparation = seen.preparation
+    overhead, apart = seen.overhead, seen.taken_apart
     timing = summarise(
-        config.train_batch_size, seen.windows, config.measurement, warmup_seconds=preparation.warmup_seconds
+        config.train_batch_size, seen.windows, config.measurement, warmup_seconds=overhead.warmup_seconds
     )
     history, history_note = _finite_part(seen.loss_history)
     notes, flags = [*timing.notes, *([history_note] if history_note else [])], list(timing.flags)
@@ -108,19 +112,27 @@ def build_result(config: TrialConfig, ranks: Sequence[RankReport], seen: Observa
         notes.append(f"{timing.skipped_steps} of {timing.measured_steps} measured steps were skipped for an overflow")
     if seen.graphs_while_measured:
         notes.append(f"torch.compile made {seen.graphs_while_measured} more graphs while the steps were timed")
+    if apart is not None:
+        notes.extend(apart.notes)
+        if _is_negative(apart.parts.communication):
+            flags.append("negative_communication")
+            notes.append("steps without the exchange took longer than steps with it: other work disturbed them")
     verdict = judge([report.readings for report in ranks if report.readings is not None], timing.measured_steps)
     return TrialResult(
         metrics=_metrics(config, ranks, seen, timing, None if history_note else _tail_mean(history)),
         quality=Quality(state=timing.state, flags=[*flags, *verdict.flags], notes=[*notes, *verdict.notes]),
         overhead=TrialOverhead(
-            startup_seconds=preparation.startup_seconds,
-            compile_seconds=preparation.compile_seconds,
-            warmup_seconds=preparation.warmup_seconds + timing.truncated_seconds,
+            startup_seconds=overhead.startup_seconds,
+            compile_seconds=overhead.compile_seconds,
+            warmup_seconds=overhead.warmup_seconds + timing.truncated_seconds,
             measure_seconds=timing.measured_seconds,
+            parts_seconds=overhead.parts_seconds,
         ),
         hardware=_hardware(ranks, seen.backend),
-        ranks=[report.row for report in ranks],
+        ranks=_rank_rows(ranks, apart),
         telemetry=verdict.telemetry,
+        parts=None if apart is None else apart.parts,
+        links=list(seen.links),
         epochs=list(seen.epochs),
         loss_history=history,
         deepspeed_config=seen.deepspeed_config,
@@ -164,6 +176,7 @@ def _metrics(
         epoch_seconds_source="measured" if epoch_seconds else "derived",
         epoch_seconds_without_first=fmean(epoch_seconds[1:]) if len(epoch_seconds) > 1 else None,
         images_seen=sum(row.images_seen for row in seen.epochs) + timing.measured_steps * config.train_batch_size,
+        **({} if seen.taken_apart is None else _part_metrics(seen.taken_apart.parts)),
         peak_memory_bytes=max(report.row.peak_memory_bytes for report in ranks),
         model_state_bytes=max(held, default=None),
         estimated_model_state_bytes=model_states(config, seen.tensor_sizes).total_bytes,
@@ -177,6 +190,54 @@ def _metrics(
         eval_loss=last.eval_loss if last else None,
         eval_accuracy=last.eval_accuracy if last else None,
     )
+
+
+def _part_metrics(parts: StepParts) -> dict[str, Any]:
+    """The keys of `Metrics` that take a step apart."""
+    metrics: dict[str, Any] = {
+        "straggler_persistent_seconds": parts.straggler_persistent.value,
+        "straggler_jitter_seconds": parts.straggler_jitter.value,
+        "communication_source": parts.source,
+        "communication_wire_bytes": parts.wire_bytes,
+    }
+    for name, measured in (
+        ("compute_seconds", parts.compute),
+        ("data_wait_seconds", parts.data_wait),
+        ("straggler_wait_seconds", parts.straggler_wait),
+        ("communication_seconds", parts.communication),
+        ("communication_share", parts.communication_share),
+    ):
+        if measured is not None:
+            metrics |= {
+                name: measured.value,
+                f"{name}_ci95_low": measured.ci95_low,
+                f"{name}_ci95_high": measured.ci95_high,
+            }
+    return metrics
+
+
+def _rank_rows(ranks: Sequence[RankReport], apart: TakenApart | None) -> list[RankRow]:
+    if apart is None:
+        return [report.row for report in ranks]
+    return [
+        report.row.model_copy(
+            update={
+                "compute_seconds": parts.compute.value,
+                "data_wait_seconds": None if parts.data_wait is None else parts.data_wait.value,
+                "straggler_wait_seconds": parts.straggler_wait.value,
+                "communication_seconds": None if parts.communication is None else parts.communication.value,
+                "parts": parts,
+            }
+        )
+        for report, parts in zip(ranks, apart.estimates.ranks, strict=True)
+    ]
+
+
+def _is_negative(communication: Measured | None) -> bool:
+    """Surely below zero, where there is an interval."""
+    if communication is None:
+        return False
+    return (communication.value if communication.ci95_high is None else communication.ci95_high) < 0
 
 
 def _hardware(ranks: Sequence[RankReport], backend: str) -> Hardware:
@@ -211,12 +272,7 @@ def _tail_mean(history: Sequence[float]) -> float | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "vitscale_platform": f"{sys.platform} {platform.machine()}"}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    versions = {**installed_versions(), "vitscale_platform": f"{sys.platform} {platform.machine()}"}
     if torch.version.cuda is not None and torch.cuda.is_available():
         versions["cuda"] = torch.version.cuda
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

@@ -121,6 +121,7 @@ class TrialOverhead(_Strict):
     compile_seconds: float | None = None  # torch.compile, with the one step in which it happens; null without
     warmup_seconds: float
     measure_seconds: float
+    parts_seconds: float | None = None  # taking a step apart and measuring the links; null where not asked for
 
 
 class Hardware(_Strict):

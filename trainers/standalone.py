@@ -36,13 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
         from trainers.deepspeed_config import OverridesInvalid
         from trainers.engine import CompilerMissing, UnsupportedPrecision
         from trainers.model import UnknownModel
+        from trainers.preflight import WorkersDidNotMeet, WorkersDisagree
         from trainers.trial import run_trial
         from trainers.world import LaunchError
 
         unfit = (DataError, SharingError, OverridesInvalid, UnknownModel, UnsupportedPrecision, CompilerMissing)
         try:
             result = run_trial(config)
-        except (*unfit, LaunchError) as error:
+        except (*unfit, LaunchError, WorkersDidNotMeet, WorkersDisagree) as error:
             print(f"vitscale: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
         if result is not None:

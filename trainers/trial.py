@@ -1,4 +1,5 @@
-"""One trial from top to bottom: build, train whole epochs if asked, warm up, measure in windows, report.
+"""One trial from top to bottom: build, train whole epochs if asked, warm up, measure in windows, take a step apart if
+asked, report.
 
 Epochs come before the warm-up, on the freshly seeded model: what is learnt must depend on the seed and not on how many
 timed steps the stop rule happened to take. The measurement then goes on with the trained model, whose steps cost the
@@ -8,7 +9,7 @@ same. Called once on every rank, by `trainers.ray_worker` under Ray and by `trai
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -24,20 +25,24 @@ from trainers.device import TrainingDevice, choose_device, set_matmul_precision,
 from trainers.engine import TRAINING_TYPE, TrialEngine, forget_process_groups, import_deepspeed
 from trainers.measure.assessment import assess
 from trainers.measure.stop_rule import next_window_steps
-from trainers.measure.windows import Window, images_per_second, time_window, total_steps
+from trainers.measure.windows import Window, images_per_second, step_seconds_mean, time_window, total_steps
 from trainers.memory import TensorSizes
 from trainers.model import build_model, flops_per_image, import_timm
-from trainers.report import Observations, Preparation, RankReport, build_result
+from trainers.parts.blocks import TakenApart, take_apart
+from trainers.parts.links import budget_seconds, measure_links
+from trainers.parts.rows import LinkRow
+from trainers.preflight import preflight
+from trainers.report import Observations, OverheadSeconds, RankReport, build_result
 from trainers.result import EpochRow, TrialResult
 from trainers.telemetry.recorder import Recorder
 from trainers.world import World, launch_environment
 
-Phase = Literal["starting", "warmup", "measure", "train"]
+Phase = Literal["starting", "warmup", "measure", "parts", "train"]
 LOSS_HISTORY_STEPS = 2000  # of a trial, from its first step on; the rest is not kept
 
 
 class Progress(Protocol):
-    """Told on rank 0, between windows only. `done` and `total` count steps, in phase "train" epochs."""
+    """Told on rank 0, between windows only. `done` and `total` count steps, in "train" epochs, in "parts" pairs."""
 
     def __call__(
         self, phase: Phase, done: int = 0, total: int | None = None, images_per_second: float | None = None
@@ -55,7 +60,8 @@ def run_trial(config: TrialConfig, progress: Progress | None = None) -> TrialRes
         The result on rank 0, None on the others.
 
     Raises:
-        LaunchError: started wrongly, or launcher, torch and DeepSpeed disagree about the world.
+        LaunchError: started wrongly.
+        WorkersDidNotMeet, WorkersDisagree: the workers cannot work together (`trainers.preflight`).
         ValueError: the configuration does not fit the worker (DataError, SharingError, UnknownModel, OverridesInvalid,
             UnsupportedPrecision, CompilerMissing).
         torch.OutOfMemoryError: as it was raised.
@@ -69,6 +75,7 @@ def run_trial(config: TrialConfig, progress: Progress | None = None) -> TrialRes
     import_timm()
     device = TrainingDevice(torch_device)  # after the imports: memory counts from here
     with _joined(World.join(launch, torch_device, config.world_size)) as world:
+        preflight(world, device)
         trial = _Trial(config, world, device, progress if world.rank == 0 else None, entered)
         try:
             result = trial.run()
@@ -106,6 +113,15 @@ class _StepLog:
         return total[:-1] / world.size, float(total[-1])
 
 
+@dataclass(frozen=True)
+class _Apart:
+    """What the pass that takes a step apart found (on rank 0), and its seconds; nothing where it was not asked for."""
+
+    taken: TakenApart | None = None
+    links: Sequence[LinkRow] = ()
+    seconds: float | None = None
+
+
 class _Trial:
     """The state of one trial on one rank."""
 
@@ -138,8 +154,10 @@ class _Trial:
         epochs = self.train_epochs(data)
         warmup_seconds, step_seconds_guess = self.warm_up()
         windows = self.measure(warmup_seconds, step_seconds_guess)
-        seconds = Preparation(startup_seconds, compile_seconds, warmup_seconds)
-        return self.report(data, epochs, windows, seconds)
+        own = self.own_report(windows, warmup_seconds)
+        apart = self.take_apart(windows)
+        seconds = OverheadSeconds(startup_seconds, compile_seconds, warmup_seconds, apart.seconds)
+        return self.report(data, epochs, windows, seconds, own, apart)
 
     def build(self) -> TrialData:
         """Data, model, engine, and the stream of batches."""
@@ -262,22 +280,52 @@ class _Trial:
             self.take_log()
             self.device.sample_memory()
 
+    def own_report(self, windows: list[Window], warmup_seconds: float) -> RankReport:
+        """What this rank knows of the windows that count, and of the memory they took."""
+        assert self.engine is not None
+        assert self.feed is not None
+        first_kept = assess(self.config.measurement, windows, warmup_seconds=warmup_seconds).steady.first_window
+        kept = windows[int(self.world.from_rank_0(first_kept)) :]
+        readings = self.telemetry.readings(len(kept))
+        held = self.engine.weighing_step(self.feed.next)
+        return RankReport.of(self.world, self.device, kept, readings, held)
+
+    def take_apart(self, windows: list[Window]) -> "_Apart":
+        """Where a step's time goes, and what the links carry: on rank 0, if asked for."""
+        if not self.config.measurement.communication:
+            return _Apart()
+        assert self.engine is not None
+        assert self.feed is not None
+        start = time.perf_counter()
+        taken_apart = take_apart(
+            self.config,
+            self.world,
+            self.engine,
+            self.feed,
+            self.device,
+            tensor_sizes=self.tensor_sizes,
+            step_seconds=step_seconds_mean(windows),
+            tell=lambda done, total: self.tell("parts", done, total),
+        )
+        element_bytes = TRAINING_TYPE[self.config.precision].itemsize
+        gradient_bytes = sum(size * count for size, count in self.tensor_sizes) * element_bytes
+        nodes = set(self.world.all_gather((self.world.node, self.world.node_ip)))
+        budget = budget_seconds(len(nodes), self.config.measurement.max_seconds)
+        links = measure_links(self.world, gradient_bytes, budget)
+        return _Apart(taken_apart, links, time.perf_counter() - start)
+
     def report(
         self,
         data: TrialData,
         epochs: list[EpochRow],
         windows: list[Window],
-        seconds: Preparation,
+        seconds: OverheadSeconds,
+        own: RankReport,
+        apart: "_Apart",
     ) -> TrialResult | None:
         """Gather what the ranks know on rank 0 and make the result of it there."""
         assert self.engine is not None
-        assert self.feed is not None
-        measurement = self.config.measurement
-        first_kept = assess(measurement, windows, warmup_seconds=seconds.warmup_seconds).steady.first_window
-        kept = windows[int(self.world.from_rank_0(first_kept)) :]
-        readings = self.telemetry.readings(len(kept))
-        held = self.engine.weighing_step(self.feed.next)
-        ranks = self.world.gather(RankReport.of(self.world, self.device, kept, readings, held))
+        ranks = self.world.gather(own)
         if ranks is None:
             return None
         return build_result(
@@ -290,7 +338,9 @@ class _Trial:
                 images_per_epoch=data.sharing.images_per_epoch,
                 flops_per_image=self.flops_per_image,
                 tensor_sizes=self.tensor_sizes,
-                preparation=seconds,
+                overhead=seconds,
+                taken_apart=apart.taken,
+                links=apart.links,
                 graphs_while_measured=self.graphs_while_measured,
                 backend=self.world.backend,
                 deepspeed_config=self.engine.effective_config(),

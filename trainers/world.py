@@ -18,7 +18,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 class LaunchError(RuntimeError):
-    """The process was not started the way a trial needs it, or its launcher, torch and DeepSpeed disagree."""
+    """The process was not started the way a trial needs it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class World:
         The device must be set before (NCCL would build its communicators on device 0 else).
 
         Raises:
-            LaunchError: launcher, configuration and torch disagree about world size or rank; tells all numbers.
+            LaunchError: launcher and configuration disagree about the world size, or the group is of another backend.
+                What else the workers may disagree about, `trainers.preflight` finds.
         """
         if launch.world_size != expected_size:
             raise LaunchError(
@@ -100,11 +101,6 @@ class World:
                 world_size=launch.world_size,
                 timeout=COLLECTIVE_TIMEOUT,
                 device_id=device if device.type == "cuda" else None,
-            )
-        if (dist.get_rank(), dist.get_world_size()) != (launch.rank, launch.world_size):
-            raise LaunchError(
-                f"torch sees rank {dist.get_rank()} of {dist.get_world_size()}, "
-                f"the launcher says rank {launch.rank} of {launch.world_size}"
             )
         if backend not in str(dist.get_backend()):
             raise LaunchError(f"the process group uses {dist.get_backend()}, training on {device.type} needs {backend}")
@@ -136,6 +132,16 @@ class World:
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         dist.gather_object(value, values, dst=0)
         return values
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every rank's (picklable) value in rank order, on every rank."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def all_agree(self, holds: bool) -> bool:
+        """Whether it holds on every rank; the same answer on all."""
+        return int(self.sums(torch.tensor([int(holds)])).item()) == self.size
 
     def leave(self) -> None:
         """Leave the process group if this trial made it; a launcher's own group is the launcher's to end."""

@@ -1,6 +1,7 @@
 """What becomes of a study when its workers, its driver function or its cluster do not do their part."""
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -124,18 +125,18 @@ def test_a_terminated_driver_ends_its_trial_and_says_so(local_head: LocalHead, t
     until(lambda: not any(psutil.pid_exists(pid) for pid in run.worker_pids()), "the workers are gone", 5)
 
 
-def code_with_stub_trial(folder: Path) -> Path:
-    """A copy of the code with another trainers/trial.py."""
+def code_with_stub(folder: Path, module: str) -> Path:
+    """A copy of the code with another module in trainers/."""
     for package in ("trainers", "service"):
         shutil.copytree(REPOSITORY / package, folder / "code" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(Path(__file__).with_name("stub_trial.py"), folder / "code" / "trainers" / "trial.py")
+    shutil.copy(Path(__file__).with_name(f"stub_{module}.py"), folder / "code" / "trainers" / f"{module}.py")
     return folder / "code"
 
 
 def test_workers_that_never_meet_run_into_the_bound_of_their_start(local_head: LocalHead, tmp_path: Path) -> None:
     """However slow the machine: workers that have not even started by then end in the same way."""
     job = plan(trial(1, model="never-joins", world_size=2), study="lonelystudy2", retries=1, trial_timeout_seconds=12)
-    with driver_run(local_head, tmp_path, job, code=code_with_stub_trial(tmp_path)) as run:
+    with driver_run(local_head, tmp_path, job, code=code_with_stub(tmp_path, "trial")) as run:
         assert run.exit_code() == 0, run.lines
     first, second = run.finished(1)
     assert (first.reason, first.will_retry, second.reason, second.will_retry) == (
@@ -146,6 +147,20 @@ def test_workers_that_never_meet_run_into_the_bound_of_their_start(local_head: L
     )
     assert first.error is not None
     assert "no process group after 12 s" in first.error.message
+
+
+def test_workers_of_unlike_versions_are_refused_before_they_are_measured(local_head: LocalHead, tmp_path: Path) -> None:
+    job = plan(trial(1, world_size=2), study="unlikestudy2", retries=1)
+    with driver_run(local_head, tmp_path, job, code=code_with_stub(tmp_path, "versions")) as run:
+        assert run.exit_code() == 0, run.lines
+    (finished,) = run.finished(1)
+    assert (finished.reason, finished.will_retry) == (Reason.INVALID_CONFIG, False)
+    assert finished.error is not None
+    assert finished.error.type == "WorkersDisagree"
+    assert re.fullmatch(
+        r"torch must be the same on all nodes: 2\.14\.1 on node .* \(.*; rank 0\), 2\.9\.0 on node .* \(.*; rank 1\)",
+        finished.error.message,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +178,7 @@ def broken(local_head: LocalHead, tmp_path_factory: pytest.TempPathFactory) -> D
         retries=0,
         study="brokenstudy2",
     )
-    with driver_run(local_head, folder, job, code=code_with_stub_trial(folder)) as run:
+    with driver_run(local_head, folder, job, code=code_with_stub(folder, "trial")) as run:
         assert run.exit_code() == 0, run.lines
     return run
 

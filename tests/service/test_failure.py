@@ -59,6 +59,8 @@ def invalid_config() -> ValidationError:
             Reason.QUEUE_TIMEOUT,
         ),
         (named("torch.distributed.DistStoreError", "timed out waiting for clients"), Reason.INIT_TIMEOUT),
+        (named("trainers.preflight.WorkersDidNotMeet", "rank 1 did not come"), Reason.INIT_TIMEOUT),
+        (named("trainers.preflight.WorkersDisagree", "torch must be the same"), Reason.INVALID_CONFIG),
         (named("trainers.ray_worker.PlacementViolation", "cuda:1"), Reason.PLACEMENT_VIOLATION),
         (named("trainers.ray_worker.NoResult", "no result"), Reason.BAD_RESULT),
         (raised(SystemExit(0)), Reason.BAD_RESULT),

@@ -100,9 +100,9 @@ class TestStatistics:
         assert sample_variance(series) == pytest.approx(variance(series), rel=1e-14)
 
     def test_the_interval_of_batch_means_by_hand(self) -> None:
-        # 9 values, 3 batches of 3: means 1, 2, 3; s = 1; 4.303 x 1 / sqrt(3)
+        # 9 values, 3 batches of 3: means 1, 2, 3; s = 1; 4.30265 x 1 / sqrt(3)
         series = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-        assert batch_means_half_width(series) == pytest.approx(4.303 / 3**0.5)
+        assert batch_means_half_width(series) == pytest.approx(4.302652730 / 3**0.5)
 
     def test_a_constant_series_has_no_width_and_a_short_one_no_interval(self) -> None:
         assert batch_means_half_width([0.5] * 20) == 0
@@ -141,13 +141,13 @@ class TestStatistics:
 
 class TestInterval:
     def test_noise_and_wander_by_hand(self) -> None:
-        # Batch means 1, 2, 3: noise 4.303 / sqrt(3) = 2.4843. Wander: 1.5 of that, and 0.7 % of 2, squares added.
+        # Batch means 1, 2, 3: noise 4.30265 / sqrt(3) = 2.4843. Wander: 1.5 of that, and 0.7 % of 2, squares added.
         interval = interval_of([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0])
         assert interval is not None
-        assert interval.noise_half_width == pytest.approx(2.48434)
-        assert interval.wander_half_width == pytest.approx(math.sqrt(3.72651**2 + 0.014**2), rel=1e-5)
-        assert interval.half_width == pytest.approx(math.sqrt(2.48434**2 + 3.72651**2 + 0.014**2), rel=1e-5)
-        # The variance of the mean, (2.48434 / 4.303)^2, over that of independent values, 0.75 / 9.
+        assert interval.noise_half_width == pytest.approx(2.484138, rel=1e-6)
+        assert interval.wander_half_width == pytest.approx(math.sqrt(3.726207**2 + 0.014**2), rel=1e-5)
+        assert interval.half_width == pytest.approx(math.sqrt(2.484138**2 + 3.726207**2 + 0.014**2), rel=1e-5)
+        # The variance of the mean, (2.484138 / 4.30265)^2, over that of independent values, 0.75 / 9.
         assert interval.correlation_steps == pytest.approx((1 / 3) / (0.75 / 9), rel=1e-4)
 
     def test_without_noise_the_wander_of_the_reference_logs_is_left(self) -> None:

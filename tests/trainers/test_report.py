@@ -7,7 +7,7 @@ from tests.trainers.telemetry.samples import window as read_window
 from trainers.config import TrialConfig
 from trainers.measure.windows import Window
 from trainers.memory import ModelStates
-from trainers.report import Observations, Preparation, RankReport, build_result
+from trainers.report import Observations, OverheadSeconds, RankReport, build_result
 from trainers.result import EpochRow, RankRow
 from trainers.world import LaunchError
 
@@ -68,7 +68,7 @@ def seen(**changes: object) -> Observations:
         "images_per_epoch": 50_000,
         "flops_per_image": 35.1e9,
         "tensor_sizes": [(86_567_656, 1)],
-        "preparation": Preparation(startup_seconds=1.0, compile_seconds=None, warmup_seconds=2.0),
+        "overhead": OverheadSeconds(startup_seconds=1.0, compile_seconds=None, warmup_seconds=2.0),
         "backend": "nccl",
         "deepspeed_config": {},
     }

@@ -2,27 +2,46 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from statistics import fmean
 from typing import Final
 
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom (any statistics table; tested against scipy).
-_T_95: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-_Z_95: Final = 1.959964
 _MIN_STEPS_FOR_INTERVAL: Final = 4
 
 
 def student_t_95(degrees_of_freedom: int) -> float:
-    """The two-sided 95 % quantile. Beyond the table: the first two terms of the expansion in 1/dof (Fisher 1926)."""
-    if degrees_of_freedom < 1:
-        raise ValueError(f"degrees of freedom must be at least 1, not {degrees_of_freedom}")
-    if degrees_of_freedom <= len(_T_95):
-        return _T_95[degrees_of_freedom - 1]
-    z, dof = _Z_95, degrees_of_freedom
-    return z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
+    """The two-sided 95 % quantile."""
+    return student_t(0.95, degrees_of_freedom)
+
+
+@cache
+def student_t(confidence: float, degrees_of_freedom: int) -> float:
+    """The two-sided quantile of Student's t at any confidence between 0 and 1, by bisection.
+
+    For whole degrees of freedom its distribution is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+    """
+    if degrees_of_freedom < 1 or not 0 < confidence < 1:
+        raise ValueError(f"no quantile at confidence {confidence} with {degrees_of_freedom} degrees of freedom")
+    low, high = 0.0, 1.0
+    while _within(high, degrees_of_freedom) < confidence:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, degrees_of_freedom) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _within(t: float, dof: int) -> float:
+    """The probability that Student's t lies between -t and t."""
+    angle = math.atan(t / math.sqrt(dof))
+    cosine_squared = math.cos(angle) ** 2
+    is_odd = dof % 2 == 1
+    term, total = (math.cos(angle), 0.0) if is_odd else (1.0, 0.0)
+    for k in range(3 if is_odd else 2, dof + 1, 2):
+        total += term
+        term *= cosine_squared * (k - 1) / k
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if is_odd else total
 
 
 def sample_variance(series: Sequence[float]) -> float:

@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final, Literal
+from typing import Final
 
 from trainers.measure.statistics import student_t_95
-from trainers.parts.rows import LinkPoint, LinkRow, Measured
+from trainers.parts.rows import LinkPoint, Measured
 from trainers.parts.traffic import wire_bytes
 
 MIN_SIZES: Final = 3  # two give a line through any two points
@@ -29,9 +29,6 @@ _MIN_REPEATS_FOR_ERROR: Final = 3
 # The standard error of the median of n normal values: sqrt(pi / 2) x sigma / sqrt(n), sigma as 1.4826 x the median
 # absolute deviation, which outliers leave alone (Huber, "Robust Statistics").
 _MEDIAN_ERROR: Final = math.sqrt(math.pi / 2) * 1.4826
-# Links of equal nodes have been seen to differ by a fifth; a link that shares its card or falls back to a slower mode
-# loses half.
-SLOW_SHARE: Final = 0.7
 
 _NO_PEERS: Final = "one worker: nothing goes over a link"
 _NO_SLOPE: Final = "larger all-reduces took no longer than small ones: the link's bandwidth does not show"
@@ -56,17 +53,6 @@ class LinkFit:
     alpha_seconds: Measured | None
     beta_bytes_per_second: Measured | None
     note: str | None
-
-
-@dataclass(frozen=True)
-class SlowLink:
-    """A node whose link (card, cable, port) is slow, or two nodes between which it is."""
-
-    kind: Literal["node", "pair"]
-    nodes: tuple[str, ...]
-    beta: float  # bytes per second: the best that the node shows, or that of the pair
-    usual_beta: float
-    ratio: float
 
 
 def fit_link(times: Iterable[SizeTimes], group_size: int) -> LinkFit:
@@ -201,59 +187,3 @@ def _median(values: Sequence[float]) -> Measured:
     if k == 0:
         return Measured(value=median(ordered))
     return Measured(value=median(ordered), ci95_low=ordered[k - 1], ci95_high=ordered[n - k])
-
-
-def slow_links(rows: Sequence[LinkRow]) -> list[SlowLink]:
-    """The links that stand out as slow among the pairs of nodes, slowest first; empty where nothing does.
-
-    A node is named where the best of several pairs with it is slow against the usual node's best, else a pair against
-    the other pairs of nodes that are not named. Slow is below `SLOW_SHARE` of the median of the others, with the whole
-    interval below that of this median. Two nodes have one link, with nothing to compare it with.
-    """
-    pairs = [pair for row in rows if (pair := _Pair.of(row)) is not None]
-    nodes = sorted({node for pair in pairs for node in pair.nodes})
-    if len(nodes) < 3:
-        return []
-    own = {node: [pair for pair in pairs if node in pair.nodes] for node in nodes}
-    best = {node: max(own[node], key=lambda pair: pair.beta) for node in nodes}
-    named = [
-        SlowLink("node", (node,), *_against(best[node], usual))
-        for node in nodes
-        if len(own[node]) > 1
-        and (usual := _usual([best[other] for other in nodes if other != node])).makes_slow(best[node])
-    ]
-    slow_nodes = {link.nodes[0] for link in named}
-    rest = [pair for pair in pairs if not slow_nodes.intersection(pair.nodes)]
-    for pair in rest:
-        others = [other for other in rest if other is not pair]
-        if others and (usual := _usual(others)).makes_slow(pair):
-            named.append(SlowLink("pair", pair.nodes, *_against(pair, usual)))
-    return sorted(named, key=lambda link: link.ratio)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Two nodes, or the usual ones (without names), and what their link carries."""
-
-    nodes: tuple[str, ...]
-    beta: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, row: LinkRow) -> "_Pair | None":
-        beta = row.beta_bytes_per_second
-        if row.kind != "pair" or beta is None or beta.ci95_low is None or beta.ci95_high is None:
-            return None
-        return cls(tuple(sorted(row.nodes)), beta.value, beta.ci95_low, beta.ci95_high)
-
-    def makes_slow(self, other: "_Pair") -> bool:
-        return other.beta < SLOW_SHARE * self.beta and other.high < self.low
-
-
-def _usual(pairs: Sequence[_Pair]) -> _Pair:
-    return _Pair((), *(median(getattr(pair, name) for pair in pairs) for name in ("beta", "low", "high")))
-
-
-def _against(pair: _Pair, usual: _Pair) -> tuple[float, float, float]:
-    return pair.beta, usual.beta, pair.beta / usual.beta

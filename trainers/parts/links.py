@@ -28,6 +28,7 @@ _ELEMENT_BYTES: Final = 4  # fp32
 _FACTOR: Final = 2  # from one size to the next: all smaller ones together cost as much as the largest
 # Beyond so many nodes pairs that have no node in common are timed at once: there are n (n - 1) / 2 of them.
 _MAX_NODES_ONE_BY_ONE: Final = 8
+_SHARE_OF_MAX_SECONDS: Final = 0.25
 _SHARE_OF_ALL: Final = 0.5  # of the budget, where there are pairs to time as well
 _STRETCH_SECONDS: Final = 0.01  # a timed stretch is at least so long: a clock's error and a late start are lost in it
 _MAX_IN_A_ROW: Final = 50
@@ -72,6 +73,19 @@ def measure_links(world: World, gradient_bytes: int, budget_seconds: float) -> l
     if gathered is None:
         return []
     return sorted((row for of_rank in gathered for row in of_rank), key=lambda row: (row.kind, row.ranks))
+
+
+def budget_seconds(num_nodes: int, max_seconds: float) -> float:
+    """What `measure_links` should have: a quarter of a measurement's `max_seconds`, within what its links are worth.
+
+    Within one node 2 to 10 s. Over a network a link of 100 Mbit/s needs 10 s for sizes that tell its rate, and each
+    further round of pairs 3 s; a minute at most.
+    """
+    if num_nodes == 1:
+        return min(max(_SHARE_OF_MAX_SECONDS * max_seconds, 2.0), 10.0)
+    pairs = num_nodes * (num_nodes - 1) // 2
+    rounds = pairs if num_nodes <= _MAX_NODES_ONE_BY_ONE else num_nodes
+    return min(10.0 + 3.0 * (rounds - 1), 60.0)
 
 
 def sizes_up_to(largest_bytes: int) -> list[int]:

@@ -1,16 +1,15 @@
 """alpha and beta of links whose truth is known, against numpy's and scipy's fits, and which link is called slow."""
 
 import random
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Callable
 from statistics import median
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from trainers.parts.link_fit import SLOW_SHARE, LinkFit, SizeTimes, SlowLink, fit_link, slow_links
-from trainers.parts.rows import LinkRow, Measured
+from trainers.parts.link_fit import LinkFit, SizeTimes, fit_link
+from trainers.parts.rows import Measured
 
 SIZES = [4096 * 2**step for step in range(14)]  # to 32 MiB
 ALPHA, BETA = 3e-4, 1.25e8  # a gigabit link
@@ -162,69 +161,3 @@ def test_a_bandwidth_without_a_bound_has_no_interval() -> None:
     assert (beta.ci95_low, beta.ci95_high) == (None, None)
     assert fit.note is not None
     assert "scatter too much" in fit.note
-
-
-def pair(first: str, second: str, beta: float, *, error: float = 0.05) -> LinkRow:
-    interval = Measured(value=beta, ci95_low=beta * (1 - error), ci95_high=beta * (1 + error))
-    return LinkRow(kind="pair", ranks=[0, 1], nodes=[first, second], points=[], beta_bytes_per_second=interval)
-
-
-def cluster(cards: dict[str, float], slow_pairs: Sequence[tuple[str, str]] = (), **how: float) -> list[LinkRow]:
-    """Each pair carries what the slower of its two cards does."""
-    return [
-        pair(a, b, min(cards[a], cards[b]) * (0.3 if (a, b) in slow_pairs else 1), **how)
-        for a, b in combinations(sorted(cards), 2)
-    ]
-
-
-def named(rows: Sequence[LinkRow]) -> list[tuple[str, ...]]:
-    return [link.nodes for link in slow_links(rows)]
-
-
-@pytest.mark.parametrize("nodes", ["abc", "abcd", "abcdefgh"])
-def test_a_slow_card_is_named_and_nothing_else(nodes: str) -> None:
-    rows = cluster({node: 20e6 if node == "b" else 1e8 for node in nodes})
-    assert slow_links(rows) == [SlowLink("node", ("b",), beta=20e6, usual_beta=1e8, ratio=0.2)]
-
-
-def test_two_slow_cards_of_five_are_both_named_though_most_pairs_are_slow() -> None:
-    assert named(cluster({"a": 1e8, "b": 30e6, "c": 1e8, "d": 20e6, "e": 1e8})) == [("d",), ("b",)]
-
-
-@pytest.mark.parametrize("nodes", ["abc", "abcde"])
-def test_a_slow_pair_of_good_cards_is_named_as_a_pair(nodes: str) -> None:
-    (link,) = slow_links(cluster(dict.fromkeys(nodes, 1e8), [("a", "c")]))
-    assert (link.kind, link.nodes, link.ratio) == ("pair", ("a", "c"), pytest.approx(0.3))
-
-
-def test_a_slow_card_and_a_slow_pair_elsewhere() -> None:
-    rows = cluster({"a": 1e8, "b": 1e8, "c": 1e8, "d": 10e6}, [("a", "b")])
-    assert named(rows) == [("d",), ("a", "b")]
-
-
-def test_a_node_known_by_one_pair_only_is_not_told_from_the_pair() -> None:
-    rows = [row for row in cluster({"a": 1e8, "b": 1e8, "c": 20e6}) if row.nodes != ["b", "c"]]
-    assert [(link.kind, link.nodes) for link in slow_links(rows)] == [("pair", ("a", "c"))]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [pair("a", "b", 1e6)],
-        cluster(dict.fromkeys("abcd", 1e8)),
-        cluster({"a": 1e8, "b": 1e8, "c": 1.05e8 * SLOW_SHARE}),
-        cluster({"a": 1e8, "b": 1e8, "c": 0.5e8}, error=0.4),
-        [row.model_copy(update={"kind": "all"}) for row in cluster({"a": 1e8, "b": 1e8, "c": 1e7})],
-        [pair("a", "b", 1e8), pair("a", "c", 1e8), LinkRow(kind="pair", ranks=[1, 2], nodes=["b", "c"], points=[])],
-    ],
-    ids=["none", "two nodes", "all equal", "a little slower", "wide intervals", "not pairs", "one not known"],
-)
-def test_nothing_stands_out(rows: list[LinkRow]) -> None:
-    assert slow_links(rows) == []
-
-
-def test_the_order_of_rows_and_of_nodes_does_not_matter() -> None:
-    rows = cluster({"a": 1e8, "b": 1e8, "c": 1e8, "d": 10e6}, [("a", "b")])
-    turned = [row.model_copy(update={"nodes": row.nodes[::-1]}) for row in reversed(rows)]
-    assert slow_links(turned) == slow_links(rows)
