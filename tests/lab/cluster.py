@@ -89,7 +89,8 @@ class Cluster:
         trials = [str(trial) for trial in self.client.iter_trials(study_id)]
         job = [line.text for line in self.client.get_study_logs(study_id)]
         server = [line for line in self.server_log.read_text().splitlines() if "uvicorn.access" not in line]
-        return "\n".join([*trials, "-- job", *job[-20:], "-- server", *server[-20:]])
+        error = str(self.client.get_study(study_id).error)
+        return "\n".join([error, *trials, "-- job", *job[-20:], "-- server", *server[-20:]])
 
 
 @contextmanager
