@@ -4,7 +4,7 @@ trial, repeat, attempt, state, reason
 every parameter under its own name (`service.spec.PARAMETER_NAMES`)
 every metric under its own name
 quality_state, quality_flags, quality_notes
-queue_seconds, startup_seconds, compile_seconds, warmup_seconds, measure_seconds, total_seconds
+queue_seconds, startup_seconds, compile_seconds, warmup_seconds, measure_seconds, parts_seconds, total_seconds
 devices, nodes, backend, fingerprint, num_threads
 between_runs_runs, between_runs_images_per_second, ... (the point's runs together, where there are repeats)
 """

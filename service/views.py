@@ -106,13 +106,14 @@ class TrialsPage(_View):
 
 
 class Overhead(_View):
-    """Seconds of a trial: waiting for workers, building up, compiling, warming up, measuring, first to last."""
+    """Seconds of a trial: waiting for workers, building, compiling, warming up, measuring, taking apart, all of it."""
 
     queue_seconds: float | None = None
     startup_seconds: float | None = None
     compile_seconds: float | None = None
     warmup_seconds: float | None = None
     measure_seconds: float | None = None
+    parts_seconds: float | None = None
     total_seconds: float | None = None
 
 

@@ -169,6 +169,7 @@ class Attempt(Base):
     compile_seconds: Mapped[float | None] = mapped_column(Float)
     warmup_seconds: Mapped[float | None] = mapped_column(Float)
     measure_seconds: Mapped[float | None] = mapped_column(Float)
+    parts_seconds: Mapped[float | None] = mapped_column(Float)
     total_seconds: Mapped[float | None] = mapped_column(Float)
 
     # The report, with ranks and epochs in tables of their own.

@@ -78,6 +78,7 @@ class TestTrials:
             "compile_seconds": None,
             "warmup_seconds": 1.0,
             "measure_seconds": 4.0,
+            "parts_seconds": None,
             "total_seconds": 10.0,
         }
         assert attempt.deepspeed_config == result.deepspeed_config

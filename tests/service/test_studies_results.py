@@ -12,9 +12,9 @@ from service.errors import (
 from service.states import Reason, StudyState, TrialState
 from service.store import Database
 from service.studies import Studies
-from service.views import ResultsPage, RowMetrics
+from service.views import Overhead, ResultsPage, RowMetrics
 from tests.service.factories import Job, begin, create, feed, run, trial_result
-from trainers.result import Metrics
+from trainers.result import Metrics, TrialOverhead
 
 
 class TestResults:
@@ -66,6 +66,7 @@ class TestResults:
                 "compile_seconds",
                 "warmup_seconds",
                 "measure_seconds",
+                "parts_seconds",
                 "total_seconds",
             }
             assert set(row["hardware"]) == {"devices", "nodes", "backend", "fingerprint", "num_threads"}
@@ -113,3 +114,7 @@ class TestResults:
         assert page.next_cursor is None
         assert page.trials[0].error is not None
         assert page.trials[0].error.type == "ValueError"
+
+
+def test_a_row_has_room_for_all_that_a_trial_tells_of_its_overhead() -> None:
+    assert set(TrialOverhead.model_fields) < set(Overhead.model_fields)

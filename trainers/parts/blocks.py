@@ -22,7 +22,7 @@ from trainers.parts.engine_state import EngineState, fits_in_host_memory
 from trainers.parts.estimate import MIN_PAIRS, AloneStep, Estimates, Pair, estimate, mean_with_interval
 from trainers.parts.exchange import exchange_left_out
 from trainers.parts.exposure import RankProfile, exposed_seconds, without_waiting
-from trainers.parts.profile import profile_steps
+from trainers.parts.profile import profile_step
 from trainers.parts.rows import Collective, CommunicationSource, Measured, StepParts
 from trainers.parts.traffic import step_traffic, total_wire_bytes
 from trainers.parts.traffic_count import counted_traffic
@@ -32,8 +32,7 @@ MAX_PAIRS = 12
 _BLOCK_SECONDS = 0.5  # at least, as far as the steps allow
 _MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 2, 50
 _SHARE_OF_MAX_SECONDS, _MOST_SECONDS = 0.25, 60.0  # after which no more pairs than the least are begun
-_PROFILED_MICRO_STEPS = 12  # a profile's size grows with them
-_PROFILES = 3
+_PROFILES = 3  # of one step each: its size grows with accumulation
 
 
 @dataclass(frozen=True)
@@ -203,17 +202,13 @@ class _Pass:
 
     def profile(self) -> RankProfile:
         self.world.barrier()
-        profile = profile_steps(self.step, self.profiled_steps, self.world.device)
+        profile = profile_step(self.step, self.world.device)
         self.marks.seconds()
         return profile
 
-    @property
-    def profiled_steps(self) -> int:
-        return max(1, min(2, _PROFILED_MICRO_STEPS // self.config.gradient_accumulation_steps))
-
     def seconds_beside_exchange(self, block: _Block, profile: RankProfile) -> list[list[AloneStep]]:
         """Each rank's step less its exposed collectives, waiting for others among them."""
-        exposed = sum(exposed_seconds(profile)) / self.profiled_steps
+        exposed = sum(exposed_seconds(profile))
         wait = fmean(step.data_wait_seconds for step in block.steps)
         own = AloneStep(block.step_seconds - exposed, wait)
         return [[of_rank] for of_rank in self.world.all_gather(own)]
@@ -237,8 +232,8 @@ class _Pass:
         skipped: int,
     ) -> TakenApart:
         estimates = estimate(pairs)
-        exposed = self._per_step([rank.exposed for rank in of_ranks])
-        whole = self._per_step([rank.collective_seconds for rank in of_ranks])
+        exposed = _of_each_profile([rank.exposed for rank in of_ranks])
+        whole = _of_each_profile([rank.collective_seconds for rank in of_ranks])
         notes = []
         if source == "profiler":
             notes.append(
@@ -272,10 +267,11 @@ class _Pass:
         )
         return TakenApart(parts, estimates, notes)
 
-    def _per_step(self, of_ranks: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-        """Of each profile, the seconds per step without waiting; none where the ranks saw unlike collectives."""
-        found = [without_waiting(profile) for profile in zip(*of_ranks, strict=True)]
-        return [seconds / self.profiled_steps for seconds in found if seconds is not None]
+
+def _of_each_profile(of_ranks: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """The seconds without waiting; none where the ranks saw unlike collectives."""
+    found = [without_waiting(profile) for profile in zip(*of_ranks, strict=True)]
+    return [seconds for seconds in found if seconds is not None]
 
 
 def _over_ranks(seconds: Sequence[float | None]) -> Measured | None:

@@ -1,5 +1,6 @@
-"""Profiles some optimizer steps of one rank with torch's own profiler."""
+"""Profiles an optimizer step of one rank with torch's own profiler."""
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -11,17 +12,17 @@ from trainers.parts.exposure import RankProfile, Span
 _MICROSECOND = 1e-6
 
 
-def profile_steps(run_step: Callable[[], None], steps: int, device: torch.device) -> RankProfile:
-    """Run `steps` steps under the profiler; what it takes for itself lies outside of all spans.
+def profile_step(run_step: Callable[[], None], device: torch.device) -> RankProfile:
+    """Run a step under the profiler; what it takes for itself between operators lies outside of all spans.
 
     On CUDA collectives are NCCL's kernels and operators all other kernels. On the CPU collectives are gloo's own spans,
     in its threads, and operators torch's in all other threads.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its news of itself are no part of a trial's log
     is_cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     with profile(activities=activities) as profiler:
-        for _ in range(steps):
-            run_step()
+        run_step()
         if is_cuda:
             torch.cuda.synchronize(device)
     collectives: list[Span] = []

@@ -43,6 +43,7 @@ _NEW_KEYS = [key for keys in _NEW_METRICS.values() for key in keys]
 def upgrade() -> None:
     op.add_column("attempt_ranks", sa.Column("straggler_wait_seconds", sa.Float(), nullable=True))
     op.add_column("attempt_ranks", sa.Column("parts", sa.JSON(), nullable=True))
+    op.add_column("attempts", sa.Column("parts_seconds", sa.Float(), nullable=True))
     for row_id, outcome in _outcomes():
         _write_outcome(row_id, _with_parts(outcome))
 
@@ -50,6 +51,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     for row_id, outcome in _outcomes():
         outcome["metrics"] = _without_parts(outcome["metrics"])
+        outcome["overhead"].pop("parts_seconds", None)
         _write_outcome(row_id, outcome)
     # Earlier versions refuse keys that they do not know.
     connection = op.get_bind()
@@ -64,6 +66,7 @@ def downgrade() -> None:
             measurement = {key: value for key, value in config["measurement"].items() if key != "communication"}
             changed = {**config, "measurement": measurement}
             connection.execute(sa.update(_TRIALS).where(_TRIALS.c.id == row_id).values(config=changed))
+    op.drop_column("attempts", "parts_seconds")
     op.drop_column("attempt_ranks", "parts")
     op.drop_column("attempt_ranks", "straggler_wait_seconds")
 
@@ -91,7 +94,8 @@ def _with_parts(outcome: dict[str, Any]) -> dict[str, Any]:
     if metrics["images_per_second"] is not None and (untold := [key for key in _NEW_KEYS if key not in told]):
         note = f"{', '.join(untold)}: not known to the version that measured this"
         quality = {**quality, "notes": [*quality["notes"], note]}
-    return {**outcome, "metrics": metrics, "quality": quality}
+    overhead = {**outcome["overhead"], "parts_seconds": None}
+    return {**outcome, "metrics": metrics, "quality": quality, "overhead": overhead}
 
 
 def _without_parts(metrics: dict[str, Any]) -> dict[str, Any]:
