@@ -142,7 +142,14 @@ class Host:
         return ["sh", "-c", enter, "sh", *namespaces, "sh", "-c", inside, "sh", *command]
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        own = {"HOME": str(self.home), "TMPDIR": str(self.home / "tmp"), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        own = {
+            "HOME": str(self.home),
+            "TMPDIR": str(self.home / "tmp"),
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            # What was compiled at set-up is part of what is installed, as Python's packages are.
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+        }
         return own | dict(more or {})
 
 
