@@ -35,7 +35,7 @@ HEAD: Final = "head"
 _GCS_PORT: Final = 6379
 _DASHBOARD_PORT: Final = 8265
 _START_SECONDS: Final = 180.0
-_POLL_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 1.0  # the server answers on the cores that are measured
 
 
 @dataclass(frozen=True)
