@@ -8,7 +8,7 @@ TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # else every process compiles every module anew
 
-.PHONY: setup demo serve test test-unit test-integration lint format bench gpu-check picture lock clean
+.PHONY: setup demo serve test test-unit test-integration test-lab lint format bench gpu-check picture lock clean
 
 setup: $(READY)
 
@@ -52,7 +52,11 @@ test-integration: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m slow tests/trainers tests/service tests/api
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration tests/faults
 
-test: lint test-unit test-integration
+# Hosts on this machine, with a slow one and slow links: what is measured there is known. Needs root, else it is skipped.
+test-lab: $(READY)
+	$(BIN)/pytest tests/lab
+
+test: lint test-unit test-integration test-lab
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks --output bench.json

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import httpx
 import psutil
@@ -38,6 +38,16 @@ _FOREIGN = {
     "RAY_CLIENT_MODE", "RAY_GCS_SERVER_PORT", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", "RAY_REDIS_ADDRESS",
     "RAY_RUNTIME_ENV_HOOK", "RAY_START_HOOK", "RAY_TMPDIR", "OMP_NUM_THREADS",
 }  # fmt: skip
+
+# Ray's own processes share the cores that are measured: what they do all the time, they do less often.
+QUIET: Final = {
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else 30 s of waiting for running tasks
+    "RAY_worker_niceness": "0",  # Ray's 15 lets any other process distort a measured step
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",  # of the node, for the dashboard; 5 s otherwise
+    "LOG_NAME_UPDATE_INTERVAL_S": "2",  # looking for new log files; 0.5 s otherwise
+    "RAY_task_events_report_interval_ms": "5000",  # of every process, for the dashboard; 1 s otherwise
+    "RAY_metrics_report_interval_ms": "60000",  # of every process; 10 s otherwise
+}
 
 
 def head_of(settings: Settings) -> Head:
@@ -205,7 +215,9 @@ class LocalHead:
     def _environment(self, own: Mapping[str, str], temp_dir: Path) -> dict[str, str]:
         """The head's environment: no other cluster's address or token, no setting of VitScale's (they hold secrets)."""
         kept = {key: value for key, value in own.items() if key not in _FOREIGN and not key.startswith("VITSCALE_")}
-        return kept | {
+        return {
+            **kept,
+            **QUIET,
             ray_head_keeper.MARKER: str(temp_dir),
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).parent), own.get("PATH", os.defpath)]
@@ -217,13 +229,6 @@ class LocalHead:
             # laptop may change networks while a study runs.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_DASHBOARD_STARTUP_TIMEOUT_S": f"{START_SECONDS - 10:.0f}",  # 60 s otherwise: the bound is ours
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else 30 s of waiting for running tasks
-            "RAY_worker_niceness": "0",  # Ray's 15 lets any other process distort a measured step
-            # What Ray's own processes do all the time, on the cores that are measured, they do less often.
-            "REPORTER_UPDATE_INTERVAL_MS": "15000",  # of the node, for the dashboard; 5 s otherwise
-            "LOG_NAME_UPDATE_INTERVAL_S": "2",  # looking for new log files; 0.5 s otherwise
-            "RAY_task_events_report_interval_ms": "5000",  # of every process, for the dashboard; 1 s otherwise
-            "RAY_metrics_report_interval_ms": "60000",  # of every process; 10 s otherwise
         }
 
     def _may_work_next_time(self) -> bool:
