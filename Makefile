@@ -8,7 +8,11 @@ TORCH_INDEX_URL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # else every process compiles every module anew
 
+<<<<<<< HEAD
 .PHONY: setup demo serve test test-unit test-integration test-lab lint format bench gpu-check picture lock clean
+=======
+.PHONY: setup demo serve test test-unit test-integration lint format bench gpu-check picture picture-share lock clean
+>>>>>>> effect-work
 
 setup: $(READY)
 
@@ -65,9 +69,13 @@ bench: $(READY)
 gpu-check: $(READY)
 	@$(BIN)/python -m trainers.gpu_check --output gpu_check.json
 
-# The README's picture, from the last study of the running server (after `vitscale submit preset:demo --watch`).
+# The README's pictures, each from the last study of the running server: the demo's table (after
+# `vitscale submit preset:demo --watch`), and communication's share (after `submit preset:communication-share --watch`).
 picture: $(READY)
 	$(BIN)/vitscale results latest | $(BIN)/python docs/terminal_picture.py docs/demo.svg 'vitscale results latest'
+
+picture-share: $(READY)
+	$(BIN)/vitscale results latest --format json | $(BIN)/python docs/share_picture.py docs/communication_share.svg
 
 # Writes the exact versions of what is installed now; run it after a deliberate upgrade.
 lock: $(READY)

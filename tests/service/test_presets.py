@@ -17,10 +17,10 @@ def planned(name: str) -> Plan:
 
 
 def test_there_are_the_demo_and_the_papers_studies() -> None:
-    assert preset_names() == ["demo", *PAPER]
+    assert preset_names() == ["communication-share", "demo", *PAPER]
 
 
-@pytest.mark.parametrize("name", ["demo", *PAPER])
+@pytest.mark.parametrize("name", ["communication-share", "demo", *PAPER])
 class TestEach:
     def test_is_planned_in_full(self, name: str) -> None:
         assert planned(name).refused == []
@@ -36,7 +36,9 @@ class TestEach:
 def test_an_unknown_preset_is_not_found_and_the_closest_named() -> None:
     with pytest.raises(NotFound, match="did you mean vector-weak"):
         preset_text("vector-wek")
-    with pytest.raises(NotFound, match="there are demo, nebula-batch-sweep, vector-strong, vector-weak"):
+    with pytest.raises(
+        NotFound, match="there are communication-share, demo, nebula-batch-sweep, vector-strong, vector-weak"
+    ):
         preset_text("../settings")
 
 
@@ -54,6 +56,17 @@ class TestDemo:
     def test_fits_three_minutes_at_twelve_seconds_around_each_measurement(self) -> None:
         configs = [trial.config for trial in planned("demo").trials]
         assert sum(12 + config.measurement.max_seconds for config in configs if config is not None) < 180
+
+
+class TestCommunicationShare:
+    def test_is_a_line_over_micro_batch_for_each_accumulation_at_two_workers(self) -> None:
+        lines: dict[int, list[int]] = {}
+        for trial in planned("communication-share").trials:
+            config = trial.config
+            assert config is not None
+            assert (config.world_size, config.zero_stage, config.measurement.communication) == (2, 0, True)
+            lines.setdefault(config.gradient_accumulation_steps, []).append(config.train_micro_batch_size_per_gpu)
+        assert lines == {1: [2, 4, 8, 16, 32], 4: [2, 4, 8, 16], 16: [2, 4]}
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -28,7 +28,7 @@ from trainers.parts.traffic import step_traffic, total_wire_bytes
 from trainers.parts.traffic_count import counted_traffic
 from trainers.world import World
 
-MAX_PAIRS = 12
+MAX_PAIRS = 40
 _BLOCK_SECONDS = 0.5  # at least, as far as the steps allow
 _MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 2, 50
 _SHARE_OF_MAX_SECONDS, _MOST_SECONDS = 0.25, 60.0  # after which no more pairs than the least are begun
