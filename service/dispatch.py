@@ -7,11 +7,13 @@ of Ray's ever makes an HTTP request wait.
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import RayRefused, RayUnreachable, WrongState
+from service.ingest import clean_text
 from service.job_attempt import HUNG_SECONDS, AttemptEnd, Ending, JobAttempt
 from service.job_package import package_files
 from service.job_plan import JobPlan
@@ -25,6 +27,7 @@ from service.store.attempts import (
     begin_attempt,
     finish_study,
     oldest_queued,
+    submission_id,
 )
 from service.store.database import Database
 from service.store.study_rows import add_note, locked_study
@@ -34,6 +37,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0  # a new study wakes the dispatcher; this is for what nobody tells it
 MAX_LOST_ATTEMPTS = 3  # automatic attempts in a row without a trial finished; then the study has failed
 MAX_LOST_ATTEMPTS_EVER = 10  # the same across restarts of the server, which are not the study's fault
+MAX_FAULTS = 3  # of the server itself at one study in a row; then the study has failed, and others have their turn
 LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 30.0)  # while Ray is down, and between tries to start a head; the last repeats
 
 
@@ -76,6 +80,7 @@ class Dispatcher:
         self._queue_thread = threading.Thread(target=self._watch_queue, name="dispatcher", daemon=True)
         self._head_thread: threading.Thread | None = None
         self._head_retry, self._ray_retry, self._run_retry = _Retry(), _Retry(), _Retry()
+        self._faults: Counter[str] = Counter()  # by study
         self._ray_problem: str | None = None
         self._silent_since: float | None = None  # Ray, with a study waiting
 
@@ -204,11 +209,34 @@ class Dispatcher:
         try:
             self._run_attempts(study_id, attempt, plan)
             self._run_retry.succeeded()
-        except Exception:
+            self._faults.pop(study_id, None)
+        except SQLAlchemyError:
             # The study stays active in the store, so it is taken up again; its thread must not end unseen.
-            logger.exception("study %s: its run failed; it is taken up again", study_id)
+            logger.exception("study %s: the database could not be used; it is taken up again", study_id)
             self._run_retry.failed()
+        except Exception as error:
+            self._faults[study_id] += 1
+            gives_up = self._faults[study_id] >= MAX_FAULTS
+            logger.exception("study %s: its run failed%s", study_id, "" if gives_up else "; it is taken up again")
+            self._run_retry.failed()
+            if gives_up:
+                self._give_up(study_id, error)
         self._news.set()
+
+    def _give_up(self, study_id: str, error: Exception) -> None:
+        """Ends a study at which the server itself fails again and again: a fault of ours, told as what it is."""
+        active = self._active(study_id)
+        if active is None:
+            return
+        try:
+            with RayJobs(self._head.connection, self._timeout) as jobs:
+                jobs.stop(submission_id(study_id, active.attempt))
+        except (RayUnreachable, RayRefused) as unstopped:
+            logger.warning("study %s: its job could not be stopped: %s", study_id, unstopped.detail)
+        cause = f"The server failed {MAX_FAULTS} times in a row: {type(error).__name__}: {error}"
+        with self._database.session() as session:
+            finish_study(session, study_id, cancelled=False, error=clean_text(cause))
+        self._faults.pop(study_id, None)
 
     def _run_attempts(self, study_id: str, attempt: int, plan: JobPlan | None) -> None:
         """Attempts of one study, one after the other, until it is over or the server stops."""

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from service import dispatch
 from service.dispatch import Dispatcher
+from service.job_attempt import AttemptEnd, JobAttempt
+from service.job_plan import JobPlan
 from service.ray_connection import RemoteHead
 from service.settings import Settings
 from service.states import StudyState
@@ -80,3 +83,24 @@ def test_a_running_study_whose_cluster_is_away_stays_running_with_a_note(tmp_pat
         wait_for(lambda: bool(studies.get(study.id).notes))
         assert studies.get(study.id).status == StudyState.RUNNING
         assert "503" in studies.get(study.id).notes[0]
+
+
+def test_a_study_at_which_the_server_itself_fails_again_and_again_ends_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Faulty(JobAttempt):
+        def run(self, plan: JobPlan | None) -> AttemptEnd:  # noqa: ARG002
+            raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(dispatch, "JobAttempt", Faulty)
+    monkeypatch.setattr(dispatch, "LOOK_AGAIN_SECONDS", (0.0,))
+    with answering(lambda *_: (200, {})) as server, dispatching(tmp_path, server.url) as (studies, dispatcher):
+        study, _ = studies.create(spec())
+        begin(dispatcher._database, study.id)
+        dispatcher.start()
+        wait_for(lambda: studies.get(study.id).status.is_final)
+        ended = studies.get(study.id)
+        assert ended.status == StudyState.FAILED
+        assert ended.error is not None
+        assert "The server failed 3 times in a row: TypeError: a fault of ours" in ended.error
+        assert any(path.endswith(f"vitscale-{study.id}-1/stop") for _, path in server.seen)
